@@ -1,0 +1,107 @@
+"""Generate every file that is made from another one. `--check` changes nothing and exits 1 when a file is out of date.
+
+Each entry of `GENERATED` names a committed file or folder and the function that writes it. Everything is made in a
+temporary folder first, and replaces the old only when all of it is there: a generator that fails leaves no half of it.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO = ROOT / "proto"
+STUBS_DOCSTRING = '"""The messages and services of `tidegate.v1`, generated from proto/tidegate/v1. Never edited."""\n'
+
+Producer = Callable[[Path], None]
+
+
+def write_stubs(target: Path) -> None:
+    """Write the Python messages and services, with their types, to the folder `target`.
+
+    Files without a service get no `_pb2_grpc` module.
+    """
+    protos = sorted(PROTO.glob("tidegate/v1/*.proto"))
+    with_service = [proto for proto in protos if re.search(r"^service ", proto.read_text(), re.MULTILINE)]
+    out = target.parent / f"{target.name}.protoc"
+    out.mkdir()
+    _protoc(protos, out, "python", "mypy")
+    _protoc(with_service, out, "grpc_python", "mypy_grpc")
+    (out / "tidegate/v1").replace(target)
+    (target / "__init__.py").write_text(STUBS_DOCSTRING)
+    shutil.rmtree(out)
+
+
+def _protoc(protos: list[Path], out: Path, *generators: str) -> None:
+    """Run protoc and its plugins of this environment."""
+    plugins = Path(sys.prefix) / "bin"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO}"]
+    for generator in generators:
+        if generator.startswith("mypy"):
+            command += [f"--plugin={plugins / f'protoc-gen-{generator}'}", f"--{generator}_opt=quiet"]
+        command.append(f"--{generator}_out={out}")
+    subprocess.run([*command, *map(str, protos)], check=True)
+
+
+GENERATED: Mapping[str, Producer] = {
+    "clients/python/tidegate/v1": write_stubs,
+}
+
+
+def produce(staging: Path) -> None:
+    """Write everything that is generated below `staging`, at the paths that it has below the root."""
+    for path, producer in GENERATED.items():
+        target = staging / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        producer(target)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """Return the files of a folder (or the one file) by relative name, compiled Python left out."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    found = (file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return {str(file.relative_to(path)): file.read_bytes() for file in found}
+
+
+def differences(staging: Path, root: Path) -> list[str]:
+    """Name, relative to the root, each generated file that is missing, different or there without being generated."""
+    names = []
+    for path in GENERATED:
+        made, kept = files(staging / path), files(root / path)
+        names += [str(Path(path, name)) for name in made.keys() | kept.keys() if made.get(name) != kept.get(name)]
+    return sorted(names)
+
+
+def replace(staging: Path, root: Path) -> None:
+    """Put what was generated in the place of what was there."""
+    for path in GENERATED:
+        target = root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(staging / path, target)
+
+
+def main() -> None:
+    """Generate, or check."""
+    parser = argparse.ArgumentParser(description="Generate every file that is made from another one.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is out of date")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tidegate-generate-") as folder:
+        staging = Path(folder)
+        produce(staging)
+        changed = differences(staging, ROOT)
+        if arguments.check and changed:
+            sys.exit("\n".join(["out of date; run `make proto`:", *(f"  {name}" for name in changed)]))
+        if changed:
+            replace(staging, ROOT)
+            print(*changed, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

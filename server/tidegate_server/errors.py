@@ -1,0 +1,74 @@
+"""The product's errors. No status codes here: `rpc/status.py` is the one place that maps them to the wire.
+
+A message may reach a caller. It names what is wrong in the caller's words, and never holds a driver's text, a path, a
+data source name or a secret.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class TidegateError(Exception):
+    """The base of every error that the product raises on purpose."""
+
+
+class FieldViolation(NamedTuple):
+    """One fault of a request: the field's path on the wire, and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+class InvalidRequest(TidegateError):
+    """The request is malformed: a rejection, never a policy answer."""
+
+    def __init__(self, violations: Sequence[FieldViolation]) -> None:
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
+        self.violations = tuple(violations)
+
+
+class NotFound(TidegateError):
+    """What the caller named does not exist. `kind` is what it is: model, pin, flow, agent, decision."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f'there is no {kind} "{name}"')
+        self.kind = kind
+
+
+class StoreUnavailable(TidegateError):
+    """A store could not be read or written in time; nothing is known of what it would have answered.
+
+    `store` is what it holds: pins, facts, flows, agents, decisions.
+    """
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"the store of {store} is unavailable")
+        self.store = store
+
+
+class Overloaded(TidegateError):
+    """This server protects itself; the same call may pass a moment later."""
+
+
+class NotImplementedYet(TidegateError):
+    """The contract names it, this version does not have it."""
+
+
+class Unauthenticated(TidegateError):
+    """The call needs an identity, and none or an invalid one was given."""
+
+
+class PermissionDenied(TidegateError):
+    """The caller's identity may not do this."""
+
+
+class UnsafeState(TidegateError):
+    """What lies in the state directory must not be used: the server refuses to start, and changes nothing."""
+
+
+class ConfigurationError(TidegateError):
+    """A configuration has faults; each names its path."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
