@@ -26,7 +26,17 @@ if _version_not_supported:
 
 
 class AdmissionServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Answers whether work may start, keeps the answer for the life of the conversation, and takes in the facts it rests
+    on.
+
+    Forward only on status OK with verdict ADMITTED or BYPASSED, and only to the binding in the answer. A "no" by
+    policy is OK with verdict REFUSED. A status says that no decision was possible. Beside those that each RPC names,
+    every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID), PERMISSION_DENIED (ROLE_NOT_ALLOWED),
+    RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The
+    words in brackets are the `reason` of the ErrorInfo; see ErrorReason.
+
+    Pins and flows belong to the namespace of the caller's identity (`default` without identities).
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -72,46 +82,112 @@ class AdmissionServiceStub:
 
 
 class AdmissionServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Answers whether work may start, keeps the answer for the life of the conversation, and takes in the facts it rests
+    on.
+
+    Forward only on status OK with verdict ADMITTED or BYPASSED, and only to the binding in the answer. A "no" by
+    policy is OK with verdict REFUSED. A status says that no decision was possible. Beside those that each RPC names,
+    every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID), PERMISSION_DENIED (ROLE_NOT_ALLOWED),
+    RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The
+    words in brackets are the `reason` of the ErrorInfo; see ErrorReason.
+
+    Pins and flows belong to the namespace of the caller's identity (`default` without identities).
+    """
 
     def Admit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Decides on one piece of work of one worker.
+
+        A worker without a pin is bound to the first eligible candidate; the pin is stored durably before the answer
+        leaves. A worker with a pin gets that binding or a refusal, never another provider. If nothing fresh is known of
+        the candidates that matter, the call waits for the collectors, at most `coldWait` (2.5 s by default) and never
+        past the caller's deadline.
+
+        Checked in this order: the model; the worker's id and the size; COMPACTION_REQUIRES_PIN; CONTEXT_LENGTH_EXCEEDED;
+        MODALITY_UNSUPPORTED; the flow context (FLOW_…); the pin (PIN_…, OPAQUE_STATE_…), or the candidates
+        (EFFORT_UNSUPPORTED, CAPACITY_UNKNOWN, NO_ELIGIBLE_CANDIDATE).
+
+        Repeating a call is safe: the first pin of a worker wins and is found again, and a hop with the same `request_id`
+        is charged once. Calls of one worker may run in parallel; they all get one binding.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (MODEL_NOT_FOUND); PERMISSION_DENIED (FLOW_START_NOT_ALLOWED);
+        UNAVAILABLE (PIN_STORE_UNAVAILABLE, FACT_STORE_UNAVAILABLE). A flow store that fails is the refusal
+        FLOW_GUARD_UNAVAILABLE.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdmitBatch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Decides on up to 256 pieces of work at once. Each gets the answer that Admit would have given it, in the same
+        order; one that could not be decided gets an `ItemError` and does not disturb the others. All share one cold
+        wait.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for more than 256 requests.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pin(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads a worker's pin, or binds the worker before its first request.
+
+        LOOKUP answers ADMITTED with pin state EXISTING and the record, or refuses with PIN_MISSING, PIN_CORRUPT,
+        PIN_RETIRED, PIN_POLICY_CHANGED or PIN_BINDING_CHANGED. It reads no facts, so ADMITTED says that the pin holds,
+        not that its provider has capacity. ESTABLISH answers as Admit with `request_bytes` 0 does; on a route with
+        `requireFlow` it refuses with FLOW_REQUIRED. Both may be repeated.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (MODEL_NOT_FOUND); UNAVAILABLE (PIN_STORE_UNAVAILABLE,
+        FACT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Capacity(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows the facts as they stand now and, for a route, the verdict of each candidate for a new worker. Reads only;
+        asks no collector and waits for none.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (MODEL_NOT_FOUND, PROVIDER_NOT_FOUND); UNAVAILABLE
+        (FACT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Catalog(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the models that a caller can name, and what this server can do. Reads the configuration only.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CapacityFeed(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """The feed of a collector. Always needs an identity, of the role collector.
+
+        The collector opens with `hello` and is answered with `welcome`; then it sends its newest samples with their true
+        age, so that a restarted server knows at once. Each `batch` is answered with one `ack`, in order; `heartbeat`,
+        `retract` and `refresh_result` get none. The server may send `refresh` at any time; the collector answers with
+        fresh observations, or with a `refresh_result` that names what failed. A refresh never calls inference.
+
+        A newer stream of the same identity and collector id ends this one; what was still on its way in it is ignored. A
+        dead peer is noticed within 30 s. When a stream ends, its facts stay until they age out.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a first message that is no `hello`, a second `hello`, an empty message,
+        more than 1 000 observations or 1 MiB in a batch; PERMISSION_DENIED (PROVIDER_NOT_ALLOWED); RESOURCE_EXHAUSTED
+        (TOO_MANY_FEEDS); UNAVAILABLE (FACT_STORE_UNAVAILABLE, FEED_REPLACED). A bad observation never ends the stream:
+        it is refused in the `ack`.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportCapacity(self, request, context):
         """The same batch without a stream, for gateways that only now and then report what a provider's response told them.
+        Always needs an identity, of the role collector. Repeating a report is safe: with `observe_time` the repeat is a
+        tie or SUPERSEDED, and a sample never gets younger by it.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for more than 1 000 observations or 1 MiB; PERMISSION_DENIED
+        (PROVIDER_NOT_ALLOWED); UNAVAILABLE (FACT_STORE_UNAVAILABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,7 +240,17 @@ def add_AdmissionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdmissionService:
-    """Missing associated documentation comment in .proto file."""
+    """Answers whether work may start, keeps the answer for the life of the conversation, and takes in the facts it rests
+    on.
+
+    Forward only on status OK with verdict ADMITTED or BYPASSED, and only to the binding in the answer. A "no" by
+    policy is OK with verdict REFUSED. A status says that no decision was possible. Beside those that each RPC names,
+    every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID), PERMISSION_DENIED (ROLE_NOT_ALLOWED),
+    RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The
+    words in brackets are the `reason` of the ErrorInfo; see ErrorReason.
+
+    Pins and flows belong to the namespace of the caller's identity (`default` without identities).
+    """
 
     @staticmethod
     def Admit(request,

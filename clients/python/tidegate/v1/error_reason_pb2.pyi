@@ -3,8 +3,8 @@
 isort:skip_file
 Why a call got a gRPC status instead of an answer.
 
-A "no" by policy is an answer: status OK, `verdict` REFUSED, and a `Refusal` (see types.proto). A status says that no
-decision was possible. Every status but OK carries one google.rpc.ErrorInfo in its details, with the domain
+A "no" by policy is an answer: status OK, `verdict` REFUSED, and a `Refusal` (see types.proto). A status says that
+no decision was possible. Every status but OK carries one google.rpc.ErrorInfo in its details, with the domain
 `tidegate` and one of the reasons below. In all cases: do not forward the work.
 """
 
@@ -63,7 +63,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FLOW_NOT_FOUND: _ErrorReason.ValueType  # 5
     """NOT_FOUND. The flow was never started in the caller's namespace, or its state has expired.
 
-        {"reason": "FLOW_NOT_FOUND", "domain": "tidegate", "metadata": {"flow_id": "4bf92f3577b34da6a3ce929d0e0e4736"}}
+        {"reason": "FLOW_NOT_FOUND", "domain": "tidegate", "metadata": {"flow_id": "4bf92f35…"}}
 
     Do: nothing; there is no state left to read or to settle. EnterHop and Admit refuse with FLOW_UNKNOWN or
     FLOW_TIMEOUT instead.
@@ -76,19 +76,20 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Do: send the `hop_id` and the trace context of one and the same grant.
     """
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 7
-    """NOT_FOUND. No agent of this id or name exists that the caller may see. An agent that exists but is not visible to
-    the caller gives the same answer.
+    """NOT_FOUND. No agent of this id or name exists that the caller may see; for SelectAgent: the caller may see no
+    agent at all. An agent that exists but is not visible to the caller gives the same answer.
 
         {"reason": "AGENT_NOT_FOUND", "domain": "tidegate", "metadata": {"agent": "billing"}}
 
-    Do: take the agent from ListAgents, or let SelectAgent choose.
+    Do: take the agent from ListAgents; register one, or widen the `visible_to` of one.
     """
-    ERROR_REASON_NO_AGENTS: _ErrorReason.ValueType  # 8
-    """NOT_FOUND. The caller may see no agent at all, so there is nothing to choose from.
+    ERROR_REASON_DECISION_NOT_FOUND: _ErrorReason.ValueType  # 8
+    """NOT_FOUND. ListDecisions names a `decision_id` that the log does not hold: it was never given, is past the log's
+    retention, or was given less than a second ago and is still to be written.
 
-        {"reason": "NO_AGENTS", "domain": "tidegate", "metadata": {"caller": "support"}}
+        {"reason": "DECISION_NOT_FOUND", "domain": "tidegate", "metadata": {"decision_id": "01J9…"}}
 
-    Do: register an agent, or widen the `visible_to` of one.
+    Do: ask again a second later; after that it is gone.
     """
     ERROR_REASON_PIN_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 9
     """UNAVAILABLE, with RetryInfo. The store of the pins could not be read or written in time. A worker that may have a
@@ -106,8 +107,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Do: repeat after the delay. A collector keeps its newest samples and sends them again with their true age.
     """
     ERROR_REASON_FLOW_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 11
-    """UNAVAILABLE, with RetryInfo. The store of the flows failed on a call that reads or settles: ExitHop, RecordTokens,
-    GetFlow, ListFlows, WatchFlows. On EnterHop and Admit it is the refusal FLOW_GUARD_UNAVAILABLE.
+    """UNAVAILABLE, with RetryInfo. The store of the flows failed on a call that reads or settles: ExitHop,
+    RecordTokens, GetFlow, ListFlows, WatchFlows. On EnterHop and Admit it is the refusal FLOW_GUARD_UNAVAILABLE.
 
         {"reason": "FLOW_STORE_UNAVAILABLE", "domain": "tidegate"}
 
@@ -143,8 +144,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Do: nothing, if the newer stream is yours. Otherwise two collectors share one id: give each its own.
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 16
-    """RESOURCE_EXHAUSTED, with RetryInfo. The server serves as many calls as it is allowed to (`limits.maxConcurrentCalls`)
-    and sheds new ones to protect itself. It says nothing about the providers' capacity: that is an answer, not a status.
+    """RESOURCE_EXHAUSTED, with RetryInfo. The server serves as many calls as it is allowed to
+    (`limits.maxConcurrentCalls`) and sheds new ones to protect itself. It says nothing about the providers'
+    capacity: that is an answer, not a status.
 
         {"reason": "OVERLOADED", "domain": "tidegate"}
 
@@ -152,7 +154,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 17
     """RESOURCE_EXHAUSTED. The message is larger than `limits.maxMessageBytes` (8 MiB by default). On a stream, earlier
-    messages were handled. Where the transport refuses the message before it is read, the status comes without details.
+    messages were handled. Where the transport refuses the message before it is read, the status comes without
+    details.
 
         {"reason": "MESSAGE_TOO_LARGE", "domain": "tidegate"}
 
@@ -181,8 +184,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Do: send the token (of a local server: the file `local.token` in its state directory), or use mTLS.
     """
     ERROR_REASON_CREDENTIAL_INVALID: _ErrorReason.ValueType  # 21
-    """UNAUTHENTICATED. The token or the client certificate belongs to no configured identity. A wrong credential is never
-    taken for none.
+    """UNAUTHENTICATED. The token or the client certificate belongs to no configured identity. A wrong credential is
+    never taken for none.
 
         {"reason": "CREDENTIAL_INVALID", "domain": "tidegate"}
 
@@ -217,24 +220,25 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Do: choose another `agent_id`.
     """
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 26
-    """DEADLINE_EXCEEDED. The caller's deadline, or the server's own for calls without one (`limits.defaultDeadline`), ran
-    out before there was an answer. What had begun may still have been stored.
+    """DEADLINE_EXCEEDED. The caller's deadline, or the server's own for calls without one (`limits.defaultDeadline`),
+    ran out before there was an answer. What had begun may still have been stored.
 
         {"reason": "DEADLINE_EXCEEDED", "domain": "tidegate"}
 
-    Do: repeat with the same `worker_id` and `request_id`; the same pin and the same hop are found, nothing is charged
-    twice. Most clients make this status themselves, without details.
+    Do: repeat with the same `worker_id` and `request_id`; the same pin and the same hop are found, nothing is
+    charged twice. Most clients make this status themselves, without details.
     """
     ERROR_REASON_NOT_IMPLEMENTED: _ErrorReason.ValueType  # 27
-    """UNIMPLEMENTED. This server, or this port of it, does not serve the RPC. The plaintext health port serves health only.
+    """UNIMPLEMENTED. This server, or this port of it, does not serve the RPC. The plaintext health port serves health
+    only.
 
         {"reason": "NOT_IMPLEMENTED", "domain": "tidegate"}
 
     Do: call the main port; ask Catalog for the features. An RPC that the server does not know at all has no details.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 28
-    """INTERNAL. A fault of the server. Its log has the cause under the decision's or the call's id; the caller gets none of
-    it.
+    """INTERNAL. A fault of the server. Its log has the cause under the decision's or the call's id; the caller gets
+    none of it.
 
         {"reason": "INTERNAL", "domain": "tidegate"}
 
@@ -285,7 +289,7 @@ Do: take the id from ListPins. A worker without a pin is no error: it is the ref
 ERROR_REASON_FLOW_NOT_FOUND: ErrorReason.ValueType  # 5
 """NOT_FOUND. The flow was never started in the caller's namespace, or its state has expired.
 
-    {"reason": "FLOW_NOT_FOUND", "domain": "tidegate", "metadata": {"flow_id": "4bf92f3577b34da6a3ce929d0e0e4736"}}
+    {"reason": "FLOW_NOT_FOUND", "domain": "tidegate", "metadata": {"flow_id": "4bf92f35…"}}
 
 Do: nothing; there is no state left to read or to settle. EnterHop and Admit refuse with FLOW_UNKNOWN or
 FLOW_TIMEOUT instead.
@@ -298,19 +302,20 @@ ERROR_REASON_HOP_NOT_FOUND: ErrorReason.ValueType  # 6
 Do: send the `hop_id` and the trace context of one and the same grant.
 """
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 7
-"""NOT_FOUND. No agent of this id or name exists that the caller may see. An agent that exists but is not visible to
-the caller gives the same answer.
+"""NOT_FOUND. No agent of this id or name exists that the caller may see; for SelectAgent: the caller may see no
+agent at all. An agent that exists but is not visible to the caller gives the same answer.
 
     {"reason": "AGENT_NOT_FOUND", "domain": "tidegate", "metadata": {"agent": "billing"}}
 
-Do: take the agent from ListAgents, or let SelectAgent choose.
+Do: take the agent from ListAgents; register one, or widen the `visible_to` of one.
 """
-ERROR_REASON_NO_AGENTS: ErrorReason.ValueType  # 8
-"""NOT_FOUND. The caller may see no agent at all, so there is nothing to choose from.
+ERROR_REASON_DECISION_NOT_FOUND: ErrorReason.ValueType  # 8
+"""NOT_FOUND. ListDecisions names a `decision_id` that the log does not hold: it was never given, is past the log's
+retention, or was given less than a second ago and is still to be written.
 
-    {"reason": "NO_AGENTS", "domain": "tidegate", "metadata": {"caller": "support"}}
+    {"reason": "DECISION_NOT_FOUND", "domain": "tidegate", "metadata": {"decision_id": "01J9…"}}
 
-Do: register an agent, or widen the `visible_to` of one.
+Do: ask again a second later; after that it is gone.
 """
 ERROR_REASON_PIN_STORE_UNAVAILABLE: ErrorReason.ValueType  # 9
 """UNAVAILABLE, with RetryInfo. The store of the pins could not be read or written in time. A worker that may have a
@@ -328,8 +333,8 @@ ERROR_REASON_FACT_STORE_UNAVAILABLE: ErrorReason.ValueType  # 10
 Do: repeat after the delay. A collector keeps its newest samples and sends them again with their true age.
 """
 ERROR_REASON_FLOW_STORE_UNAVAILABLE: ErrorReason.ValueType  # 11
-"""UNAVAILABLE, with RetryInfo. The store of the flows failed on a call that reads or settles: ExitHop, RecordTokens,
-GetFlow, ListFlows, WatchFlows. On EnterHop and Admit it is the refusal FLOW_GUARD_UNAVAILABLE.
+"""UNAVAILABLE, with RetryInfo. The store of the flows failed on a call that reads or settles: ExitHop,
+RecordTokens, GetFlow, ListFlows, WatchFlows. On EnterHop and Admit it is the refusal FLOW_GUARD_UNAVAILABLE.
 
     {"reason": "FLOW_STORE_UNAVAILABLE", "domain": "tidegate"}
 
@@ -365,8 +370,9 @@ Messages that were still on their way in this stream were ignored.
 Do: nothing, if the newer stream is yours. Otherwise two collectors share one id: give each its own.
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 16
-"""RESOURCE_EXHAUSTED, with RetryInfo. The server serves as many calls as it is allowed to (`limits.maxConcurrentCalls`)
-and sheds new ones to protect itself. It says nothing about the providers' capacity: that is an answer, not a status.
+"""RESOURCE_EXHAUSTED, with RetryInfo. The server serves as many calls as it is allowed to
+(`limits.maxConcurrentCalls`) and sheds new ones to protect itself. It says nothing about the providers'
+capacity: that is an answer, not a status.
 
     {"reason": "OVERLOADED", "domain": "tidegate"}
 
@@ -374,7 +380,8 @@ Do: repeat after the delay, with jitter.
 """
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 17
 """RESOURCE_EXHAUSTED. The message is larger than `limits.maxMessageBytes` (8 MiB by default). On a stream, earlier
-messages were handled. Where the transport refuses the message before it is read, the status comes without details.
+messages were handled. Where the transport refuses the message before it is read, the status comes without
+details.
 
     {"reason": "MESSAGE_TOO_LARGE", "domain": "tidegate"}
 
@@ -403,8 +410,8 @@ ERROR_REASON_IDENTITY_REQUIRED: ErrorReason.ValueType  # 20
 Do: send the token (of a local server: the file `local.token` in its state directory), or use mTLS.
 """
 ERROR_REASON_CREDENTIAL_INVALID: ErrorReason.ValueType  # 21
-"""UNAUTHENTICATED. The token or the client certificate belongs to no configured identity. A wrong credential is never
-taken for none.
+"""UNAUTHENTICATED. The token or the client certificate belongs to no configured identity. A wrong credential is
+never taken for none.
 
     {"reason": "CREDENTIAL_INVALID", "domain": "tidegate"}
 
@@ -439,24 +446,25 @@ ERROR_REASON_AGENT_NOT_OWNED: ErrorReason.ValueType  # 25
 Do: choose another `agent_id`.
 """
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 26
-"""DEADLINE_EXCEEDED. The caller's deadline, or the server's own for calls without one (`limits.defaultDeadline`), ran
-out before there was an answer. What had begun may still have been stored.
+"""DEADLINE_EXCEEDED. The caller's deadline, or the server's own for calls without one (`limits.defaultDeadline`),
+ran out before there was an answer. What had begun may still have been stored.
 
     {"reason": "DEADLINE_EXCEEDED", "domain": "tidegate"}
 
-Do: repeat with the same `worker_id` and `request_id`; the same pin and the same hop are found, nothing is charged
-twice. Most clients make this status themselves, without details.
+Do: repeat with the same `worker_id` and `request_id`; the same pin and the same hop are found, nothing is
+charged twice. Most clients make this status themselves, without details.
 """
 ERROR_REASON_NOT_IMPLEMENTED: ErrorReason.ValueType  # 27
-"""UNIMPLEMENTED. This server, or this port of it, does not serve the RPC. The plaintext health port serves health only.
+"""UNIMPLEMENTED. This server, or this port of it, does not serve the RPC. The plaintext health port serves health
+only.
 
     {"reason": "NOT_IMPLEMENTED", "domain": "tidegate"}
 
 Do: call the main port; ask Catalog for the features. An RPC that the server does not know at all has no details.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 28
-"""INTERNAL. A fault of the server. Its log has the cause under the decision's or the call's id; the caller gets none of
-it.
+"""INTERNAL. A fault of the server. Its log has the cause under the decision's or the call's id; the caller gets
+none of it.
 
     {"reason": "INTERNAL", "domain": "tidegate"}
 

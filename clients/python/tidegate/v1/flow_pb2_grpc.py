@@ -26,7 +26,16 @@ if _version_not_supported:
 
 
 class FlowServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Keeps depth, cycles, fan-out, tokens and time of a flow within limits.
+
+    The defaults: depth 5, no cycle, 20 hops, 100 000 tokens, 120 s; or those of a named profile. A flow's state is
+    kept until 300 s after the last granted hop or until its time is over, whichever is later.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,40 +76,88 @@ class FlowServiceStub:
 
 
 class FlowServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Keeps depth, cycles, fan-out, tokens and time of a flow within limits.
+
+    The defaults: depth 5, no cycle, 20 hops, 100 000 tokens, 120 s; or those of a named profile. A flow's state is
+    kept until 300 s after the last granted hop or until its time is over, whichever is later.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+    """
 
     def EnterHop(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Asks whether an agent may be invoked now, and charges the hop: one atomic step. Call it before the agent is
+        invoked.
+
+        The parent is the hop that the signed `tidegate` member of `tracestate` names, and must lead into `caller_agent`.
+        Without that member it is the deepest open hop into `caller_agent` (of equally deep ones the last entered).
+        Without `caller_agent` the hop starts the flow, joins it when the trace id is known, or starts it afresh when its
+        time is over and no hop is open.
+
+        A hop is refused when it would exceed a limit. The first that applies is told: FLOW_UNKNOWN, FLOW_TIMEOUT,
+        FLOW_HOP_CLOSED, FLOW_DEPTH_EXCEEDED, FLOW_CYCLE_DETECTED, FLOW_FAN_OUT_EXCEEDED, FLOW_TOKENS_EXHAUSTED. A
+        refused hop charges and prolongs nothing. FLOW_GUARD_UNAVAILABLE within 300 ms when the store does not answer.
+
+        Repeating a call with the same `request_id` gives the same answer and charges once.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a `traceparent` that W3C Trace Context refuses, an empty target, a
+        negative reservation, a profile that is not configured, a `request_id` that was used for another parent, caller
+        or target; PERMISSION_DENIED (FLOW_START_NOT_ALLOWED).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExitHop(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Closes a hop after the agent has answered, and settles its reservation. It closes once: a repeat tells `closed =
+        false` and charges nothing.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (FLOW_NOT_FOUND, HOP_NOT_FOUND); UNAVAILABLE
+        (FLOW_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordTokens(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds tokens that a hop has used to its flow. Tokens recorded after the hop's exit still count. It never refuses:
+        read `exhausted` and stop. Sums saturate instead of overflowing.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for negative tokens; NOT_FOUND (FLOW_NOT_FOUND, HOP_NOT_FOUND); UNAVAILABLE
+        (FLOW_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFlow(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Shows one flow with its hops.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (FLOW_NOT_FOUND); UNAVAILABLE (FLOW_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFlows(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the flows of the caller's namespace whose state is still kept, in an order that is stable from page to
+        page.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a negative page size or a page token that is not from here; UNAVAILABLE
+        (FLOW_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchFlows(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends a snapshot of each flow that is watched, then each change as it happens, until the caller ends it. A slow
+        watcher loses events and is told how many; it never slows a hop.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); RESOURCE_EXHAUSTED (TOO_MANY_WATCHERS); UNAVAILABLE (FLOW_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -147,7 +204,16 @@ def add_FlowServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FlowService:
-    """Missing associated documentation comment in .proto file."""
+    """Keeps depth, cycles, fan-out, tokens and time of a flow within limits.
+
+    The defaults: depth 5, no cycle, 20 hops, 100 000 tokens, 120 s; or those of a named profile. A flow's state is
+    kept until 300 s after the last granted hop or until its time is over, whichever is later.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+    """
 
     @staticmethod
     def EnterHop(request,

@@ -26,7 +26,14 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """For operators only: an identity is always needed.
+    """For operators only: an identity is always needed, also on loopback.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Pins are those of the namespace of the caller's identity.
     """
 
     def __init__(self, channel):
@@ -63,35 +70,60 @@ class OperatorServiceStub:
 
 
 class OperatorServiceServicer:
-    """For operators only: an identity is always needed.
+    """For operators only: an identity is always needed, also on loopback.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Pins are those of the namespace of the caller's identity.
     """
 
     def ListPins(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists pins, retired ones too, in the order of their ids. A filter that matches nothing gives an empty page.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a negative page size or a page token that is not from here; UNAVAILABLE
+        (PIN_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetirePins(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Ends pins: their workers are refused with PIN_RETIRED from now on. A tombstone and a line in the audit stay for
+        each. It cannot be undone. Repeating it is safe: what is retired is not retired again and not counted.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) when nothing says which; NOT_FOUND (PIN_NOT_FOUND) for a `pin_id` that is not
+        stored; UNAVAILABLE (PIN_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyPins(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Checks every stored pin against its checksum. Changes nothing. It reads all of them: give it a long deadline.
+
+        UNAVAILABLE (PIN_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClearBlockers(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Removes BLOCKED rows of availability, of whatever age, for one provider or one of its models. Quota, balance and
+        health facts stay. If the provider still refuses, its collector brings the row back.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a blocker that is none of an availability observation; NOT_FOUND
+        (PROVIDER_NOT_FOUND, MODEL_NOT_FOUND); UNAVAILABLE (FACT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether the server is ready, and what an operator should know. Answers also when it is not ready.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -133,7 +165,14 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """For operators only: an identity is always needed.
+    """For operators only: an identity is always needed, also on loopback.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Pins are those of the namespace of the caller's identity.
     """
 
     @staticmethod

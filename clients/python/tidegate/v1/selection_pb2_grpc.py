@@ -26,7 +26,17 @@ if _version_not_supported:
 
 
 class SelectionServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Chooses among registered agents, in three stages: shortlist by similarity, rerank by the conversation, select by a
+    language model. A stage that fails never fails the call: the next one goes on with what there is, and the report
+    says so.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Agents, sessions and decisions belong to the namespace of the caller's identity.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -82,58 +92,112 @@ class SelectionServiceStub:
 
 
 class SelectionServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Chooses among registered agents, in three stages: shortlist by similarity, rerank by the conversation, select by a
+    language model. A stage that fails never fails the call: the next one goes on with what there is, and the report
+    says so.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Agents, sessions and decisions belong to the namespace of the caller's identity.
+    """
 
     def RegisterAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds an agent, or replaces the one of the same id if it has the same owner. Always needs an identity. May be
+        repeated.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); PERMISSION_DENIED (AGENT_NOT_OWNED); UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeregisterAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Removes an agent. Always needs an identity.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (AGENT_NOT_FOUND), also for a repeat; PERMISSION_DENIED
+        (AGENT_NOT_OWNED); UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the agents that a caller may see, in the order of their ids.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a negative page size or a page token that is not from here; UNAVAILABLE
+        (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendTurn(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds a turn to a session, which begins with its first one. Turns are kept in the order of arrival; a repeat adds
+        the turn again.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SelectAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Chooses the agent for a query.
+
+        Shortlist: with at least 15 agents, the 10 whose descriptions are most similar; if embeddings fail, by word
+        overlap. Rerank: scored against history and query; left as it is without history or when embeddings fail. Select:
+        a language model picks one; without an endpoint, or when it fails, refuses or names no agent of the list, the
+        first of the list, and `fallback_used`. Each stage has a deadline of its own (2 s, 2 s and 10 s by default)
+        within the caller's.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (AGENT_NOT_FOUND) only when the caller may see no agent;
+        UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AssignStep(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Fills in the agent of a workflow's step. A step that names one keeps it; else the agent is chosen as by
+        SelectAgent; and if that errors, the task's description is matched to the caller's agents by name and
+        description.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (AGENT_NOT_FOUND) for a named agent that the caller cannot see, or
+        when it may see none; UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Dispatch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells who handles a message: the caller's own loop, or one named agent. It never chooses an agent by itself.
+
+        INVALID_ARGUMENT (INVALID_REQUEST); NOT_FOUND (AGENT_NOT_FOUND); UNAVAILABLE (AGENT_STORE_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives the figures of the last rollup of the decision log. They are as of `as_of_time`, not of now.
+
+        UNAVAILABLE (DECISION_LOG_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists decisions, the newest first. A decision is there within one second after it was made; it may be missing
+        when the log's queue was full, which a metric counts.
+
+        INVALID_ARGUMENT (INVALID_REQUEST) for a negative page size, a kind that there is not, or a page token that is
+        not from here; NOT_FOUND (DECISION_NOT_FOUND) for a `decision_id` that is not there; UNAVAILABLE
+        (DECISION_LOG_UNAVAILABLE).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -195,7 +259,17 @@ def add_SelectionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SelectionService:
-    """Missing associated documentation comment in .proto file."""
+    """Chooses among registered agents, in three stages: shortlist by similarity, rerank by the conversation, select by a
+    language model. A stage that fails never fails the call: the next one goes on with what there is, and the report
+    says so.
+
+    Beside those that each RPC names, every RPC can give: UNAUTHENTICATED (IDENTITY_REQUIRED, CREDENTIAL_INVALID),
+    PERMISSION_DENIED (ROLE_NOT_ALLOWED), RESOURCE_EXHAUSTED (OVERLOADED, MESSAGE_TOO_LARGE), UNAVAILABLE
+    (SHUTTING_DOWN), DEADLINE_EXCEEDED, INTERNAL. The words in brackets are the `reason` of the ErrorInfo; see
+    ErrorReason.
+
+    Agents, sessions and decisions belong to the namespace of the caller's identity.
+    """
 
     @staticmethod
     def RegisterAgent(request,
