@@ -65,7 +65,9 @@ class AdmitRequest(_message.Message):
     Empty: it carries none. Anything but empty needs a pin; a name must be the pinned provider's.
     """
     dry_run: _builtins.bool
-    """Decide only: nothing is stored, charged, refreshed or waited for."""
+    """Decide only: nothing is stored, charged, refreshed or waited for. The answer is what would be said now; do not
+    forward on it.
+    """
     explain: _builtins.bool
     """Send `evaluations` also when admitted."""
     request_id: _builtins.str
@@ -169,7 +171,7 @@ class AdmitResponse(_message.Message):
     verdict: _types_pb2.Verdict.ValueType
     """ADMITTED, REFUSED or BYPASSED."""
     pin_state: _types_pb2.PinState.ValueType
-    """Whether the answer rests on a pin. NONE with BYPASSED."""
+    """Whether the answer rests on a pin. NONE with BYPASSED. EXISTING also when a pinned worker is refused."""
     reasoning_effort: _builtins.str
     """The reasoning effort to send upstream: the route's mapped one for this candidate, else the caller's. Empty: send
     none.

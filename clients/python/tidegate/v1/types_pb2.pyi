@@ -232,7 +232,9 @@ class _BlockerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Blocker.Value
     BLOCKER_AUTH_FAILED: _Blocker.ValueType  # 2
     """The provider refused the credential. Ends when a call of the same collector succeeds or AVAILABLE is observed."""
     BLOCKER_ACCOUNT_DISABLED: _Blocker.ValueType  # 3
-    """The account or organization is disabled. Ends when a call of the same collector succeeds, or by an operator."""
+    """The account or organization is disabled. Ends when a call of the same collector succeeds (it then sends AVAILABLE
+    with this blocker), or by an operator.
+    """
     BLOCKER_PROVIDER_DOWN: _Blocker.ValueType  # 4
     """The provider cannot be reached or fails. Ends when AVAILABLE is observed."""
     BLOCKER_RATE_LIMITED: _Blocker.ValueType  # 5
@@ -280,7 +282,9 @@ BLOCKER_QUOTA_EXHAUSTED: Blocker.ValueType  # 1
 BLOCKER_AUTH_FAILED: Blocker.ValueType  # 2
 """The provider refused the credential. Ends when a call of the same collector succeeds or AVAILABLE is observed."""
 BLOCKER_ACCOUNT_DISABLED: Blocker.ValueType  # 3
-"""The account or organization is disabled. Ends when a call of the same collector succeeds, or by an operator."""
+"""The account or organization is disabled. Ends when a call of the same collector succeeds (it then sends AVAILABLE
+with this blocker), or by an operator.
+"""
 BLOCKER_PROVIDER_DOWN: Blocker.ValueType  # 4
 """The provider cannot be reached or fails. Ends when AVAILABLE is observed."""
 BLOCKER_RATE_LIMITED: Blocker.ValueType  # 5
@@ -351,7 +355,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     HTTP 400, not retryable. Do: ask for a fixed model that takes the modality, or send text.
     """
     REFUSAL_REASON_EFFORT_UNSUPPORTED: _RefusalReason.ValueType  # 6
-    """No candidate of the route, or not the worker's pinned one, supports the reasoning effort.
+    """No candidate of the route supports the reasoning effort; of a pinned worker, its own candidate does not.
 
     HTTP 400, not retryable. Do: ask for one of the route's efforts in Catalog, or for none.
     """
@@ -365,7 +369,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_NO_ELIGIBLE_CANDIDATE: _RefusalReason.ValueType  # 8
     """Everything needed is known, and no candidate can be used now: blocked, busy, or paid and not authorized.
 
-    HTTP 429, retryable. Do: retry after `retry_delay`, which is when the first candidate may come free.
+    HTTP 429, retryable. Do: retry after `retry_delay`, when the first candidate may come free, else with backoff.
     """
     REFUSAL_REASON_PIN_MISSING: _RefusalReason.ValueType  # 9
     """The worker has no pin, and the call needs one: Admit with `require_pin`, or Pin with LOOKUP.
@@ -397,7 +401,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """The pinned candidate cannot be used now: it is blocked, rate limited, or nothing fresh is known of it. A pinned
     worker never moves to another provider.
 
-    HTTP 429, retryable. Do: retry after `retry_delay`; or start a fresh worker, which may be bound elsewhere.
+    HTTP 429, retryable. Do: retry after `retry_delay`, else with backoff; or start a fresh worker, which may be
+    bound elsewhere.
     """
     REFUSAL_REASON_PIN_PAID_PREREQUISITE_LIFTED: _RefusalReason.ValueType  # 15
     """The worker is pinned to a paid candidate, and a subscription of the route can be used again. The reason for
@@ -458,8 +463,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """The store of the flows is unreachable, late or answers wrongly. Told within 300 ms. Never "allowed", never
     counted locally instead.
 
-    HTTP 503, retryable. Do: retry after `retry_delay`, with the same `request_id`: a hop that was charged after all
-    is found again.
+    HTTP 503, retryable. Do: retry with backoff and the same `request_id`: a hop that was charged after all is found
+    again.
     """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
@@ -503,7 +508,7 @@ REFUSAL_REASON_MODALITY_UNSUPPORTED: RefusalReason.ValueType  # 5
 HTTP 400, not retryable. Do: ask for a fixed model that takes the modality, or send text.
 """
 REFUSAL_REASON_EFFORT_UNSUPPORTED: RefusalReason.ValueType  # 6
-"""No candidate of the route, or not the worker's pinned one, supports the reasoning effort.
+"""No candidate of the route supports the reasoning effort; of a pinned worker, its own candidate does not.
 
 HTTP 400, not retryable. Do: ask for one of the route's efforts in Catalog, or for none.
 """
@@ -517,7 +522,7 @@ provider's collector is connected.
 REFUSAL_REASON_NO_ELIGIBLE_CANDIDATE: RefusalReason.ValueType  # 8
 """Everything needed is known, and no candidate can be used now: blocked, busy, or paid and not authorized.
 
-HTTP 429, retryable. Do: retry after `retry_delay`, which is when the first candidate may come free.
+HTTP 429, retryable. Do: retry after `retry_delay`, when the first candidate may come free, else with backoff.
 """
 REFUSAL_REASON_PIN_MISSING: RefusalReason.ValueType  # 9
 """The worker has no pin, and the call needs one: Admit with `require_pin`, or Pin with LOOKUP.
@@ -549,7 +554,8 @@ REFUSAL_REASON_PIN_PROVIDER_UNAVAILABLE: RefusalReason.ValueType  # 14
 """The pinned candidate cannot be used now: it is blocked, rate limited, or nothing fresh is known of it. A pinned
 worker never moves to another provider.
 
-HTTP 429, retryable. Do: retry after `retry_delay`; or start a fresh worker, which may be bound elsewhere.
+HTTP 429, retryable. Do: retry after `retry_delay`, else with backoff; or start a fresh worker, which may be
+bound elsewhere.
 """
 REFUSAL_REASON_PIN_PAID_PREREQUISITE_LIFTED: RefusalReason.ValueType  # 15
 """The worker is pinned to a paid candidate, and a subscription of the route can be used again. The reason for
@@ -610,8 +616,8 @@ REFUSAL_REASON_FLOW_GUARD_UNAVAILABLE: RefusalReason.ValueType  # 24
 """The store of the flows is unreachable, late or answers wrongly. Told within 300 ms. Never "allowed", never
 counted locally instead.
 
-HTTP 503, retryable. Do: retry after `retry_delay`, with the same `request_id`: a hop that was charged after all
-is found again.
+HTTP 503, retryable. Do: retry with backoff and the same `request_id`: a hop that was charged after all is found
+again.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
@@ -624,7 +630,7 @@ class _HealthStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HealthSta
     HEALTH_STATE_UNSPECIFIED: _HealthState.ValueType  # 0
     """Not told. Accepted, and makes the fact unknown: never healthy. So does a value that the server does not know."""
     HEALTH_STATE_HEALTHY: _HealthState.ValueType  # 1
-    """It serves. The only state that a new worker can be bound on."""
+    """It serves. The only state in which its candidates can be used."""
     HEALTH_STATE_UNHEALTHY: _HealthState.ValueType  # 2
     """It does not serve, or its counters stand still while requests run."""
     HEALTH_STATE_LOADING: _HealthState.ValueType  # 3
@@ -638,7 +644,7 @@ class HealthState(_HealthState, metaclass=_HealthStateEnumTypeWrapper):
 HEALTH_STATE_UNSPECIFIED: HealthState.ValueType  # 0
 """Not told. Accepted, and makes the fact unknown: never healthy. So does a value that the server does not know."""
 HEALTH_STATE_HEALTHY: HealthState.ValueType  # 1
-"""It serves. The only state that a new worker can be bound on."""
+"""It serves. The only state in which its candidates can be used."""
 HEALTH_STATE_UNHEALTHY: HealthState.ValueType  # 2
 """It does not serve, or its counters stand still while requests run."""
 HEALTH_STATE_LOADING: HealthState.ValueType  # 3
@@ -951,7 +957,9 @@ Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
 
 @_typing.final
 class Evidence(_message.Message):
-    """Why a paid candidate was authorized: one blocker of one subscription, and the fact that shows it."""
+    """Why a paid candidate was authorized: a blocker of a subscription with the fact that shows it, or a fact that speaks
+    for the paid candidate itself.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -959,9 +967,9 @@ class Evidence(_message.Message):
     BLOCKER_FIELD_NUMBER: _builtins.int
     FACT_FIELD_NUMBER: _builtins.int
     candidate: _builtins.str
-    """The subscription candidate that could not be used. Under `preferPaidFlash`, the paid candidate itself."""
+    """The candidate that the fact is about: a subscription that could not be used, or the paid one."""
     blocker: Global___Blocker.ValueType
-    """What blocked it. Unset for a fact that speaks for the paid candidate."""
+    """What blocked it. Unset for the paid one."""
     @_builtins.property
     def fact(self) -> Global___Fact:
         """The fact, with its age at the time of the decision."""
