@@ -178,6 +178,12 @@ class Availability(NamedTuple):
 Value: TypeAlias = Health | Quota | Balance | Availability
 
 
+class Malformed(NamedTuple):
+    """In place of a value that the wire carried and that is none: the field, and what is wrong with it."""
+
+    reason: str
+
+
 class Observation(NamedTuple):
     """One sample as a collector sent it, before any rule was applied.
 
@@ -187,7 +193,7 @@ class Observation(NamedTuple):
 
     provider: str
     model: str
-    value: Value
+    value: Value | Malformed
     observe_time: WallTime | None = None
     age: Nanos | None = None
     ttl: Nanos | None = None
