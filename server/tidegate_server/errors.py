@@ -46,6 +46,18 @@ class StoreUnavailable(TidegateError):
         self.store = store
 
 
+class ProviderFailed(TidegateError):
+    """An endpoint of agent selection gave no usable answer. It never reaches a caller: the stage falls forward (§9).
+
+    `cause` may be shown and logged: it holds no address, no key and nothing that the endpoint sent.
+    """
+
+    def __init__(self, cause: str, *, tokens: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.tokens = tokens
+
+
 class Overloaded(TidegateError):
     """This server protects itself; the same call may pass a moment later."""
 
@@ -60,6 +72,14 @@ class Unauthenticated(TidegateError):
 
 class PermissionDenied(TidegateError):
     """The caller's identity may not do this."""
+
+
+class NotOwned(PermissionDenied):
+    """The agent belongs to another owner, who alone may replace or remove it."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f'the agent "{agent_id}" belongs to another owner')
+        self.agent_id = agent_id
 
 
 class UnsafeState(TidegateError):

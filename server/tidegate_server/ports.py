@@ -7,6 +7,7 @@ timed out has happened whole or not at all.
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from tidegate_server.core.decision_record import DecisionRecord, Tally
 from tidegate_server.core.model import (
     Blocker,
     Fact,
@@ -18,6 +19,8 @@ from tidegate_server.core.model import (
     WallTime,
 )
 from tidegate_server.core.policy import FreshnessLimits
+from tidegate_server.core.selection.choice import Ask
+from tidegate_server.core.selection.model import Agent, Turn, Usage, Vector
 
 
 class Clock(Protocol):
@@ -156,3 +159,166 @@ class Deadline(NamedTuple):
     def left(self, now: Instant) -> Nanos:
         """What is left of it, never negative."""
         return max(0, self.at - now)
+
+
+class AgentEntry(NamedTuple):
+    """A registered agent, and the identity that registered it."""
+
+    agent: Agent
+    registrar: str
+
+
+class AgentStore(Protocol):
+    """The registry of agents, the turns of sessions, and the embeddings of what agents say (§9).
+
+    Agents are kept per namespace under their id. Sessions are known by their keyed hash alone. Vectors are kept by the
+    space that they live in (which names endpoint and model) and the digest of the embedded text, for all namespaces.
+    """
+
+    async def get(self, namespace: str, agent_id: str) -> AgentEntry | None:
+        """The entry of this id; None when there is none."""
+        ...
+
+    async def named(self, namespace: str, name: str) -> Sequence[AgentEntry]:
+        """All entries of this exact name, in the order of their ids."""
+        ...
+
+    async def entries(self, namespace: str, *, after: str, limit: int) -> Sequence[AgentEntry]:
+        """At most `limit` entries whose ids come after `after` ("": the first ones), in the order of their ids."""
+        ...
+
+    async def put(self, namespace: str, entry: AgentEntry, *, replaces: AgentEntry | None) -> bool:
+        """Store `entry` if its id is now held by exactly `replaces` (None: by nobody); whether it was stored."""
+        ...
+
+    async def remove(self, namespace: str, entry: AgentEntry) -> bool:
+        """Remove `entry` if it is stored exactly so; whether it was removed."""
+        ...
+
+    async def append_turn(self, namespace: str, session: str, turn: Turn, *, keep: int, when: WallTime) -> None:
+        """Put `turn` at the session's end and keep the newest `keep` of its turns, in one step."""
+        ...
+
+    async def turns(self, namespace: str, session: str, *, limit: int) -> Sequence[Turn]:
+        """The session's newest `limit` turns, the oldest of them first; none when the session is unknown."""
+        ...
+
+    async def forget_sessions(self, before: WallTime) -> int:
+        """Drop the sessions whose newest turn is older than `before`; return how many."""
+        ...
+
+    async def vectors(self, space: str, digests: Sequence[bytes]) -> Mapping[bytes, Vector]:
+        """The stored vectors of these digests in this space; what is not stored is left out."""
+        ...
+
+    async def put_vectors(self, space: str, vectors: Mapping[bytes, Vector]) -> None:
+        """Store vectors, each in the place of an older one of its space and digest (32-bit floats)."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the last operation worked."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is accepted, then let go of the files."""
+        ...
+
+
+class Embedded(NamedTuple):
+    """The answer of an embedder: one vector a text, None for a text that it gave no usable vector for.
+
+    `space` tells which vectors may be compared: those of the same endpoint and the same model, as the provider reported
+    it. (Vectors of another length never compare, whatever the space.)
+    """
+
+    space: str
+    vectors: tuple[Vector | None, ...]
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts. Raises `ProviderFailed` when nothing could be had; knows no deadline: it is cancelled."""
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """The vectors of `texts`, in their order, in as many calls as the provider's limit asks for."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
+        ...
+
+
+class Answer(NamedTuple):
+    """A chat model's whole answer, unread, and what it cost."""
+
+    content: str
+    usage: Usage
+
+
+class Selector(Protocol):
+    """Asks a chat model. Raises `ProviderFailed` for an error, a refusal or no content; cancelled at the deadline."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, as prices and logs know it."""
+        ...
+
+    async def answer(self, ask: Ask) -> Answer:
+        """The model's answer to `ask`, for `core.selection.choice.parse` to judge."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class DecisionLog(Protocol):
+    """Where use cases leave their decisions, off the response path (§10)."""
+
+    def append(self, record: DecisionRecord) -> bool:
+        """Take `record` to be written within a second. Never blocks, never raises; False: dropped, and counted."""
+        ...
+
+
+class DecisionFilter(NamedTuple):
+    """Which decisions are meant; an empty field does not filter. `session` is a `session_hash`."""
+
+    namespace: str
+    session: str = ""
+    subject: str = ""
+    kind: str = ""
+    decision_id: str = ""
+
+
+class DecisionPage(NamedTuple):
+    """A page of decisions, the newest first; `next_before` is where the next one starts, 0 at the end."""
+
+    records: tuple[DecisionRecord, ...]
+    next_before: int
+
+
+class DecisionStore(Protocol):
+    """The written log: records in the order of writing, and the sums of their tallies by day."""
+
+    async def write(self, records: Sequence[DecisionRecord]) -> None:
+        """Store records and add their tallies, durably and in one step; an id that is stored already changes nothing."""
+        ...
+
+    async def list(self, which: DecisionFilter, *, before: int, limit: int) -> DecisionPage:
+        """A page of the matching records older than `before` (0: from the newest). Their tallies are not kept."""
+        ...
+
+    async def totals(self, namespace: str) -> Sequence[Tally]:
+        """The sums of all tallies that are kept, by group, key and figure, in this order."""
+        ...
+
+    async def purge(self, before: WallTime) -> int:
+        """Drop the records of decisions before `before` (return how many), and the sums of whole UTC days before it."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the last operation worked."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is accepted, then let go of the files."""
+        ...
