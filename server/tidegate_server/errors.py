@@ -28,11 +28,12 @@ class InvalidRequest(TidegateError):
 
 
 class NotFound(TidegateError):
-    """What the caller named does not exist. `kind` is what it is: model, pin, flow, agent, decision."""
+    """What the caller named does not exist. `kind` is what it is: model, provider, pin, flow, hop, agent, decision."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f'there is no {kind} "{name}"')
         self.kind = kind
+        self.name = name
 
 
 class StoreUnavailable(TidegateError):
@@ -46,40 +47,76 @@ class StoreUnavailable(TidegateError):
         self.store = store
 
 
-class ProviderFailed(TidegateError):
-    """An endpoint of agent selection gave no usable answer. It never reaches a caller: the stage falls forward (§9).
+class ShuttingDown(TidegateError):
+    """The server drains: the call may go to another replica, or to this one after its restart."""
 
-    `cause` may be shown and logged: it holds no address, no key and nothing that the endpoint sent.
-    """
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
 
-    def __init__(self, cause: str, *, tokens: tuple[int, int] = (0, 0)) -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.tokens = tokens
+
+class FeedReplaced(TidegateError):
+    """A newer stream of the same identity and collector took over; this one ends."""
+
+    def __init__(self, collector: str) -> None:
+        super().__init__(f'a newer stream of the collector "{collector}" replaced this one')
+        self.collector = collector
 
 
 class Overloaded(TidegateError):
-    """This server protects itself; the same call may pass a moment later."""
+    """This server protects itself; the same call may pass a moment later. `what` is what there is too much of."""
+
+    def __init__(self, what: str = "calls") -> None:
+        super().__init__(f"too many {what} at once")
+        self.what = what
 
 
 class NotImplementedYet(TidegateError):
     """The contract names it, this version does not have it."""
 
 
-class Unauthenticated(TidegateError):
-    """The call needs an identity, and none or an invalid one was given."""
+class IdentityRequired(TidegateError):
+    """The call needs an identity, and none was given."""
+
+    def __init__(self) -> None:
+        super().__init__("this call needs an identity: a client certificate, or metadata `authorization: Bearer …`")
 
 
-class PermissionDenied(TidegateError):
-    """The caller's identity may not do this."""
+class CredentialInvalid(TidegateError):
+    """A credential was given, and no identity has it."""
+
+    def __init__(self) -> None:
+        super().__init__("the credential belongs to no identity")
 
 
-class NotOwned(PermissionDenied):
-    """The agent belongs to another owner, who alone may replace or remove it."""
+class RoleNotAllowed(TidegateError):
+    """The caller's role does not include this call."""
 
-    def __init__(self, agent_id: str) -> None:
-        super().__init__(f'the agent "{agent_id}" belongs to another owner')
-        self.agent_id = agent_id
+    def __init__(self, roles: Sequence[str]) -> None:
+        super().__init__(f"this call needs the role {' or '.join(roles)}")
+        self.roles = tuple(roles)
+
+
+class ProviderNotAllowed(TidegateError):
+    """The collector's identity does not speak for this provider."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(f'this identity may not feed facts of the provider "{provider}"')
+        self.provider = provider
+
+
+class FlowStartNotAllowed(TidegateError):
+    """The caller's identity may not start a flow: its hops need a caller_agent."""
+
+    def __init__(self) -> None:
+        super().__init__("this identity may not start flows (startFlows)")
+
+
+class AgentNotOwned(TidegateError):
+    """Somebody else registered this agent."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f'the agent "{agent}" belongs to another owner')
+        self.agent = agent
 
 
 class UnsafeState(TidegateError):

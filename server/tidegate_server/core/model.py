@@ -273,3 +273,16 @@ class CorruptPin(NamedTuple):
 
 
 StoredPin: TypeAlias = Pin | CorruptPin
+
+
+class Caller(NamedTuple):
+    """Who calls, as far as policy cares: the identity's name, its namespace, roles and providers (§13).
+
+    `providers` are those that a collector may speak for; None: any. `start_flows`: its own hop may begin a flow.
+    """
+
+    name: str = ""
+    namespace: str = "default"
+    roles: frozenset[str] = frozenset({"gateway"})
+    providers: frozenset[str] | None = None
+    start_flows: bool = True

@@ -1,0 +1,84 @@
+"""Facts in this process's memory: the embedded mode's store, where collectors tell them again after a restart."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tidegate_server.core.facts import FactGroup, FactTable
+from tidegate_server.core.model import SECOND, Blocker, Fact, Nanos, ObservationResult
+from tidegate_server.core.observations import MODEL_SCOPE
+from tidegate_server.core.policy import FreshnessLimits
+from tidegate_server.ports import Clock, FactFilter
+
+SWEEP_EVERY: Nanos = 60 * SECOND
+"""How often forgotten facts are looked for. The decision does not depend on it: it knows a forgotten fact by itself."""
+
+
+class MemoryFactStore:
+    """The newest fact per key. A batch is one step of the event loop: it is seen whole or not at all."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table = FactTable()
+        self._subscribers: list[Callable[[frozenset[str]], None]] = []
+        self._swept = clock.monotonic()
+
+    def groups(self) -> Mapping[tuple[str, str], FactGroup]:
+        """The facts as they stand."""
+        return self._table.groups
+
+    def facts(self, providers: frozenset[str]) -> Sequence[Fact]:
+        """The stored facts of these providers (empty: of all)."""
+        return self._table.facts(providers)
+
+    async def put(self, facts: Sequence[Fact], retract: FactFilter | None = None) -> Sequence[ObservationResult]:
+        """Take `retract` away, then put each fact unless a newer one of its key is stored."""
+        touched = {fact.key.provider for fact in facts}
+        if retract is not None:
+            touched |= self._table.remove(lambda fact: is_retracted(fact, retract))
+        results = [self._table.put(fact) for fact in facts]
+        self._sweep()
+        self._tell(frozenset(touched))
+        return results
+
+    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
+        """Remove blocked rows of that provider and model."""
+        cleared = self._table.clear(provider, model, blocker)
+        self._tell(frozenset({provider}))
+        return cleared
+
+    def relimit(self, limits: FreshnessLimits) -> None:
+        """Apply other upper limits to what is stored."""
+        self._table.relimit(limits)
+        self._tell(frozenset(fact.key.provider for fact in self._table.facts()))
+
+    def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Call `changed` with the providers touched, after each change."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    def healthy(self) -> bool:
+        """Memory does not fail."""
+        return True
+
+    def _sweep(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._swept >= SWEEP_EVERY:
+            self._swept = now
+            self._table.forget(now)
+
+    def _tell(self, providers: frozenset[str]) -> None:
+        for changed in tuple(self._subscribers):
+            changed(providers)
+
+
+def is_retracted(fact: Fact, which: FactFilter) -> bool:
+    """Whether a retraction means this fact: only its own collector's, and only what the filter names (§3.7)."""
+    key = fact.key
+    if (fact.identity, fact.collector) != (which.identity, which.collector):
+        return False
+    if which.providers and key.provider not in which.providers:
+        return False
+    if which.window and (key.kind != "quota" or key.part != which.window):
+        return False
+    if which.scope.startswith(MODEL_SCOPE):
+        return key.model == which.scope.removeprefix(MODEL_SCOPE)
+    return not which.scope or key.scope == which.scope
