@@ -1,1 +1,1 @@
-"""Adapters for the store ports. One never imports another's driver, the wire or a use case."""
+"""Adapters of the ports: memory, SQLite, PostgreSQL, Valkey. They know no wire, no use case, and never each other."""
