@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidegate_server.core.decision_record import DecisionRecord, Tally
+from tidegate_server.core.facts import FactGroup
 from tidegate_server.core.model import (
     Blocker,
     Fact,
@@ -32,6 +33,10 @@ class Clock(Protocol):
 
     def wall(self) -> WallTime:
         """Nanoseconds since the Unix epoch; may step."""
+        ...
+
+    async def sleep(self, length: Nanos) -> None:
+        """Return when that much time has passed on the monotonic clock."""
         ...
 
 
@@ -115,14 +120,10 @@ class FactFilter(NamedTuple):
     scope: str = ""
 
 
-class FactGroup(Protocol):
-    """All facts of one provider and model, arranged for the decision; see `core.facts.FactGroup`."""
-
-
 class FactStore(Protocol):
     """The newest fact per key (§3). What `put` was given becomes visible whole."""
 
-    def groups(self) -> Mapping[tuple[str, str], "FactGroup"]:
+    def groups(self) -> Mapping[tuple[str, str], FactGroup]:
         """The facts as they stand, by provider and model ("" = the account). A local read: no I/O, no copy."""
         ...
 
@@ -300,7 +301,7 @@ class DecisionStore(Protocol):
     """The written log: records in the order of writing, and the sums of their tallies by day."""
 
     async def write(self, records: Sequence[DecisionRecord]) -> None:
-        """Store records and add their tallies, durably and in one step; an id that is stored already changes nothing."""
+        """Store records and add their tallies, durably and in one step; one whose id is stored changes nothing."""
         ...
 
     async def list(self, which: DecisionFilter, *, before: int, limit: int) -> DecisionPage:

@@ -3,7 +3,21 @@
 import hashlib
 from typing import NamedTuple
 
+from tidegate_server.core.admission_detail import DetailWriter, admission_detail, recompute
 from tidegate_server.core.model import WallTime
+
+__all__ = [
+    "ADMISSION",
+    "HOP",
+    "SELECTION",
+    "DecisionRecord",
+    "DetailWriter",
+    "Tally",
+    "admission_detail",
+    "recompute",
+    "session_hash",
+    "tallies",
+]
 
 ADMISSION = "admission"
 HOP = "hop"
