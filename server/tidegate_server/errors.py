@@ -119,6 +119,19 @@ class AgentNotOwned(TidegateError):
         self.agent = agent
 
 
+class ProviderFailed(TidegateError):
+    """An endpoint of agent selection gave no usable answer. It never reaches a caller: the stage falls forward (§9).
+
+    `cause` may be shown and logged: it holds no address, no key and nothing that the endpoint sent. `tokens` are the
+    input and output tokens that the failed call was billed for all the same.
+    """
+
+    def __init__(self, cause: str, *, tokens: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.tokens = tokens
+
+
 class UnsafeState(TidegateError):
     """What lies in the state directory must not be used: the server refuses to start, and changes nothing."""
 
