@@ -11,6 +11,7 @@ from tidegate_server.core.decision_record import DecisionRecord, Tally
 from tidegate_server.core.facts import FactGroup
 from tidegate_server.core.model import (
     Blocker,
+    CorruptPin,
     Fact,
     Instant,
     Nanos,
@@ -48,9 +49,25 @@ class PinFilter(NamedTuple):
     provider: str = ""
     pin_id: bytes = b""
 
+    def matches(self, pin: StoredPin) -> bool:
+        """Whether it is meant. Of a corrupt pin nothing but the id is known: route and provider rule it out."""
+        if self.pin_id and self.pin_id != pin.pin_id:
+            return False
+        if isinstance(pin, CorruptPin):
+            return not (self.route or self.provider)
+        return (
+            self.namespace in ("", pin.namespace)
+            and self.route in ("", pin.route)
+            and self.provider in ("", pin.provider)
+        )
+
 
 class PinPage(NamedTuple):
-    """A page of pins in the order of `pin_id`; `next_after` is where the next one starts, empty at the end."""
+    """A page of pins in the order of `pin_id`; `next_after` is where the next one starts, empty at the end.
+
+    A page may hold fewer than were asked for, even none, and not be the last: a rare match costs several short reads
+    and not one long one.
+    """
 
     pins: tuple[StoredPin, ...]
     next_after: bytes
@@ -82,15 +99,19 @@ class PinStore(Protocol):
         ...
 
     async def list(self, which: PinFilter, *, after: bytes, limit: int) -> PinPage:
-        """A page of the pins that match, retired ones too."""
+        """A page of at most `limit` of the pins that match and whose id is greater than `after`, retired ones too."""
         ...
 
     async def retire(self, which: PinFilter, *, who: str, when: WallTime, why: str, dry_run: bool) -> int:
-        """Retire the matching pins that are not retired yet, with an audit line each; return how many."""
+        """Retire the matching pins that are not retired yet, with an audit line each; return how many (there would be).
+
+        Each pin's tombstone and audit line are one step; many pins are many steps, so that new pins need not wait for
+        them. Cut short, the same call does the rest. Corrupt pins stay as they are.
+        """
         ...
 
     async def verify(self) -> PinCensus:
-        """Check every row."""
+        """Check every pin as `get` would. It reads all of them; other calls go on meanwhile."""
         ...
 
     async def fingerprints(self) -> Mapping[tuple[str, str, str, str], int]:

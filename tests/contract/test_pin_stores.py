@@ -1,0 +1,31 @@
+"""Every store of pins against the one suite."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from tidegate_server.ports import PinStore
+from tidegate_server.stores.memory_pins import MemoryPinStore
+
+from tests.contract.pin_store_contract import PinStoreContract
+
+
+class MemoryBackend:
+    durable: ClassVar = False
+
+    def __init__(self, directory: Path) -> None:
+        pass
+
+    async def open(self) -> PinStore:
+        return MemoryPinStore()
+
+    async def corrupt(self, store: PinStore, pin_id: bytes) -> None:
+        assert isinstance(store, MemoryPinStore)
+        store.corrupt(pin_id)
+
+    async def audit(self, store: PinStore) -> list[tuple[bytes, str, int, str]]:
+        assert isinstance(store, MemoryPinStore)
+        return [(line.pin_id, line.who, line.when, line.why) for line in store.audit]
+
+
+class TestMemoryPins(PinStoreContract):
+    backend = MemoryBackend
