@@ -3,11 +3,12 @@
 The contract says that agents have an owner and who may see them (§9); these are the rules that make it exact.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from tidegate_server.core.requests import id_fault
 from tidegate_server.core.selection.model import ORCHESTRATOR, Agent
 
-_TEXT_LIMITS = {"agent_id": 256, "name": 256, "description": 8192, "owner": 256, "url": 2048}
+_TEXT_LIMITS = {"description": 8192, "owner": 256, "url": 2048}
 _LIST_LIMIT = 256
 
 
@@ -47,25 +48,21 @@ def find(reference: str, agents: Sequence[Agent]) -> tuple[Agent, ...]:
     return by_id or tuple(agent for agent in agents if agent.name == reference)
 
 
-def faults(agent: Agent) -> list[tuple[str, str]]:
-    """What keeps `agent` from being registered, as pairs of a field and what is wrong with it."""
-    found = [
-        (field, f"is over {limit} bytes")
-        for field, limit in _TEXT_LIMITS.items()
-        if len(getattr(agent, field).encode("utf-8", "surrogatepass")) > limit
-    ]
+def faults(agent: Agent) -> Iterator[tuple[str, str]]:
+    """Every fault of a registration: pairs of the field and what is wrong with it."""
     for field in ("agent_id", "name"):
         value: str = getattr(agent, field)
-        if not value.strip():
-            found.append((field, "must not be empty"))
+        if fault := id_fault(value):
+            yield field, fault
         elif value == ORCHESTRATOR:
-            found.append((field, f'"{ORCHESTRATOR}" means the caller\'s own loop and names no agent'))
-        elif not value.isprintable() or value != value.strip():
-            found.append((field, "must have no control characters and no space around it"))
+            yield field, f'"{ORCHESTRATOR}" means the caller\'s own loop, and names no agent'
+    for field, limit in _TEXT_LIMITS.items():
+        if len(getattr(agent, field).encode()) > limit:
+            yield field, f"is over {limit} bytes"
     for field in ("skills", "tags", "visible_to"):
         values: tuple[str, ...] = getattr(agent, field)
         if len(values) > _LIST_LIMIT:
-            found.append((field, f"has more than {_LIST_LIMIT} entries"))
-        if any(not value.strip() or len(value) > 256 for value in values):
-            found.append((field, "has an empty entry or one over 256 characters"))
-    return found
+            yield field, f"has more than {_LIST_LIMIT} items"
+        for position, value in enumerate(values):
+            if fault := id_fault(value):
+                yield f"{field}[{position}]", fault
