@@ -23,7 +23,7 @@ from tidegate_server.core.model import (
     Verdict,
 )
 from tidegate_server.core.policy import Candidate, Route
-from tidegate_server.core.refusals import FRESH_WORKER, Refusal
+from tidegate_server.core.refusals import FRESH_WORKER, PIN_MISSING, Refusal
 from tidegate_server.core.verdicts import Block, Evaluation, Groups, evaluate, judge
 
 COMPACTION_FACTOR = 4
@@ -45,7 +45,7 @@ class Decision(NamedTuple):
     """The answer, and everything it rests on.
 
     `wait_for`: the providers for whose facts the contract asks a cold wait before this answer is final. `effort` is
-    what goes upstream; `effort_mapped`, whether the route's map chose it.
+    what goes upstream; `effort_mapped`, whether the route's map chose it. `now` is the instant it was made at.
     """
 
     verdict: Verdict
@@ -57,6 +57,7 @@ class Decision(NamedTuple):
     wait_for: tuple[str, ...] = ()
     effort: str = ""
     effort_mapped: bool = False
+    now: Instant = 0
 
 
 def decide(
@@ -74,8 +75,7 @@ def decide(
     if pin is not None:
         return _decide_pinned(route, request, pin, groups, now)
     if request.require_pin:
-        message = "The worker has had turns before, and no pin of it is stored."
-        return _refused(route, request, Refusal(R.PIN_MISSING, message, FRESH_WORKER), groups, now)
+        return _refused(route, request, PIN_MISSING, groups, now)
     if request.provider_state:
         message = "The request carries a provider's opaque state, and the worker is bound to no provider."
         suggestion = "start a fresh worker with a plaintext handoff"
@@ -149,6 +149,7 @@ def _decide_new(route: Route, request: Request, groups: Groups, now: Instant) ->
         refusal=refusals.no_candidate(route, effort, everyone, now),
         evaluations=everyone,
         wait_for=_doubtful_providers(everyone),
+        now=now,
     )
 
 
@@ -168,6 +169,7 @@ def _bound(
         wait_for=_doubtful_providers(earlier) if is_paid else (),
         effort=candidate.mapped_effort or request.reasoning_effort,
         effort_mapped=bool(candidate.mapped_effort),
+        now=now,
     )
 
 
@@ -192,6 +194,7 @@ def _decide_pinned(route: Route, request: Request, pin: StoredPin, groups: Group
             refusal=refusals.pin_unavailable(own, now),
             evaluations=tuple(evaluations),
             wait_for=_doubtful_providers((own,)),
+            now=now,
         )
     return Decision(
         Verdict.ADMITTED,
@@ -203,6 +206,7 @@ def _decide_pinned(route: Route, request: Request, pin: StoredPin, groups: Group
         (),
         candidate.mapped_effort or request.reasoning_effort,
         bool(candidate.mapped_effort),
+        now=now,
     )
 
 
@@ -256,7 +260,7 @@ def _check_prerequisite(route: Route, groups: Groups, now: Instant, evaluations:
         name = lifted.candidate.name
         message = f"The worker is bound to a paid model, and the subscription {name} is not blocked any more."
         refusal = Refusal(R.PIN_PAID_PREREQUISITE_LIFTED, message, f"{FRESH_WORKER} on {name}", candidate=name)
-        return Decision(Verdict.REFUSED, pin_state=PinState.EXISTING, refusal=refusal, evaluations=everyone)
+        return Decision(Verdict.REFUSED, pin_state=PinState.EXISTING, refusal=refusal, evaluations=everyone, now=now)
     unconfirmed = next((e for e in everyone if not e.confirmed), None)
     if unconfirmed is None:
         return None
@@ -271,6 +275,7 @@ def _check_prerequisite(route: Route, groups: Groups, now: Instant, evaluations:
         refusal=refusal,
         evaluations=everyone,
         wait_for=_doubtful_providers(everyone),
+        now=now,
     )
 
 
@@ -300,4 +305,5 @@ def _refused(
         pin_state=PinState.NONE if pin is None else PinState.EXISTING,
         refusal=refusal,
         evaluations=evaluate_all(route, request.reasoning_effort, groups, now),
+        now=now,
     )

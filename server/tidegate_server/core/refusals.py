@@ -65,6 +65,13 @@ class Refusal(NamedTuple):
         return self.reason.name.lower()
 
 
+PIN_MISSING = Refusal(R.PIN_MISSING, "No pin of this worker is stored.", FRESH_WORKER)
+
+FLOW_REQUIRED = Refusal(
+    R.FLOW_REQUIRED, "The route takes only requests that belong to a flow.", "a hop, or a flow that is open"
+)
+
+
 def grouped(number: int) -> str:
     """12 288: digits in groups of three."""
     return f"{number:,}".replace(",", " ")
