@@ -9,6 +9,21 @@ from typing import NamedTuple, Protocol
 
 from tidegate_server.core.decision_record import DecisionRecord, Tally
 from tidegate_server.core.facts import FactGroup
+from tidegate_server.core.flow.model import (
+    Entered,
+    Exited,
+    Flow,
+    FlowAsk,
+    FlowKey,
+    FlowPage,
+    FlowPlace,
+    HopAsk,
+    Listener,
+    Missing,
+    Misused,
+    Recorded,
+    Refused,
+)
 from tidegate_server.core.model import (
     Blocker,
     CorruptPin,
@@ -170,6 +185,68 @@ class FactStore(Protocol):
 
     def healthy(self) -> bool:
         """Whether the facts are known to be whole: a replica that missed a change is not."""
+        ...
+
+
+class FlowStore(Protocol):
+    """The state of flows (§8). Each method is one atomic step, whoever else calls at the same time.
+
+    A store has a clock of its own (see `core.flow.model`); what it remembers is kept until `Flow.keep_until`, and is as
+    good as gone after that. A refusal is an answer. What cannot be read, or is not what was written, is
+    `StoreUnavailable`: never an empty flow.
+    """
+
+    async def enter(self, ask: HopAsk) -> Entered | Refused | Misused:
+        """Check and charge a hop. A refused one charges and prolongs nothing. Durable on return."""
+        ...
+
+    async def would_enter(self, ask: HopAsk, *, count: bool) -> Refused | Misused | None:
+        """What `enter` would say against the hop, without the charge; with `count` a refusal counts for the flow."""
+        ...
+
+    async def check(self, ask: FlowAsk) -> Refused | None:
+        """What stands against an inference request of this hop."""
+        ...
+
+    async def cancel(self, key: FlowKey, hop_id: str) -> None:
+        """Give a granted hop back that was never used. It goes when all who were granted it have given it back."""
+        ...
+
+    async def exit(self, key: FlowKey, hop_id: str, tokens: int, success: bool) -> Exited | Missing:
+        """Close a hop, once, and settle its reservation."""
+        ...
+
+    async def record(self, key: FlowKey, hop_id: str, tokens: int, request_id: str) -> Recorded | Missing | Misused:
+        """Add tokens to a hop. A repeat of a `request_id` that is not empty counts once."""
+        ...
+
+    async def get(self, key: FlowKey) -> tuple[Flow, WallTime] | None:
+        """A copy of one flow, and the store's time."""
+        ...
+
+    async def list(
+        self, namespace: str, *, open_only: bool, after: FlowPlace | None, limit: int
+    ) -> tuple[FlowPage, WallTime]:
+        """A page of copies, newest first, and the store's time. A page may be shorter than `limit`."""
+        ...
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with each durable change, in the order of the changes; return the way to end that.
+
+        It is called on the event loop and must not block or raise.
+        """
+        ...
+
+    async def sweep(self, limit: int) -> int:
+        """Forget at most `limit` flows whose state is over; return how many. Proves that the store can write, too."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the last operation worked."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is accepted, then let go of files and connections."""
         ...
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidegate_server.core.flow.model import (
+    Entered,
     EventKind,
     Exited,
     Flow,
@@ -18,7 +19,6 @@ from tidegate_server.core.flow.model import (
     FlowKey,
     FlowPage,
     FlowPlace,
-    Granted,
     Hop,
     HopAsk,
     Listener,
@@ -56,7 +56,7 @@ class FlowBook:
         self._flows: dict[FlowKey, Flow] = {}
         self._expiries: list[tuple[WallTime, FlowKey, WallTime]] = []
 
-    def enter(self, ask: HopAsk, now: WallTime) -> Granted | Refused | Misused:
+    def enter(self, ask: HopAsk, now: WallTime) -> Entered | Refused | Misused:
         """Check and charge in one step (§8)."""
         place, against, repeat = self._judge(ask, now)
         if against is not None:
@@ -66,11 +66,11 @@ class FlowBook:
         assert flow is not None, "a hop that nothing stands against has a flow"
         if repeat is not None:
             flow.put(repeat._replace(claims=repeat.claims + 1))
-            return Granted(repeat, flow.start, flow.limits.timeout, repeated=True)
+            return Entered(repeat, flow.start, flow.limits.timeout, repeated=True)
         if ask.hop_id in flow.hops:
             raise ValueError("the new hop's id is taken")
         self._add(flow)
-        return Granted(self._charge(flow, place, ask), flow.start, flow.limits.timeout)
+        return Entered(self._charge(flow, place, ask), flow.start, flow.limits.timeout)
 
     def would_enter(self, ask: HopAsk, now: WallTime, *, count: bool) -> Refused | Misused | None:
         """What `enter` would say against the hop, without the charge; `count` a refusal as one of the flow."""

@@ -15,6 +15,12 @@ from tidegate_server.core.refusals import Refusal
 MAX_TOKENS = (1 << 63) - 1
 """Where sums of tokens saturate: the largest int64."""
 
+MAX_COUNT = (1 << 31) - 1
+"""The largest depth and fan-out: the largest int32."""
+
+MAX_TIMEOUT: Nanos = 100 * 365 * 86_400 * SECOND
+"""The longest time limit, 100 years: an instant that far ahead still fits 63 bits of nanoseconds."""
+
 
 def saturated(tokens: int) -> int:
     """`tokens`, or the largest number that the wire can carry."""
@@ -29,12 +35,20 @@ class FlowLimits(NamedTuple):
     max_tokens: int = 100_000
     timeout: Nanos = 120 * SECOND
 
+    def bounded(self) -> "FlowLimits":
+        """The same limits, where they would not fit the wire or a column the largest that do."""
+        return FlowLimits(
+            min(self.max_depth, MAX_COUNT),
+            min(self.max_fan_out, MAX_COUNT),
+            saturated(self.max_tokens),
+            min(self.timeout, MAX_TIMEOUT),
+        )
+
 
 class FlowSettings(NamedTuple):
-    """The configured limits, the named sets of them, and for how long state outlives the last granted hop."""
+    """What is configured: the limits by profile ("" is for a flow without one), and for how long state is kept."""
 
-    limits: FlowLimits = FlowLimits()
-    profiles: Mapping[str, FlowLimits] = {}
+    limits: Mapping[str, FlowLimits] = {"": FlowLimits()}
     state_ttl: Nanos = 300 * SECOND
 
 
@@ -219,13 +233,22 @@ class Flow:
         return twin
 
 
-class Granted(NamedTuple):
+class Entered(NamedTuple):
     """The hop was charged, or had been by an earlier call with the same request id (`repeated`)."""
 
     hop: Hop
     start: WallTime
     timeout: Nanos
     repeated: bool = False
+
+
+class Granted(NamedTuple):
+    """An entered hop, and the trace context to pass to its agent."""
+
+    key: FlowKey
+    hop: Hop
+    traceparent: str
+    tracestate: str
 
 
 class Refused(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 from tidegate_server.core.flow.book import FlowBook
 from tidegate_server.core.flow.model import (
     MAX_TOKENS,
+    Entered,
     EventKind,
     Exited,
     Flow,
@@ -14,7 +15,6 @@ from tidegate_server.core.flow.model import (
     FlowEvent,
     FlowKey,
     FlowLimits,
-    Granted,
     Hop,
     HopAsk,
     Missing,
@@ -51,12 +51,12 @@ class Guarded:
 
     def try_enter(
         self, caller: str, target: str, proof: Proof = Unproved.NO_MEMBER, **fields: Any
-    ) -> Granted | Refused | Misused:
+    ) -> Entered | Refused | Misused:
         return self.book.enter(self.ask(caller, target, proof, **fields), self.now)
 
     def enter(self, caller: str, target: str, proof: Proof = Unproved.NO_MEMBER, **fields: Any) -> Hop:
         granted = self.try_enter(caller, target, proof, **fields)
-        assert isinstance(granted, Granted), granted
+        assert isinstance(granted, Entered), granted
         return granted.hop
 
     def refused(self, caller: str, target: str, proof: Proof = Unproved.NO_MEMBER, **fields: Any) -> RefusalReason:
@@ -132,7 +132,7 @@ def test_case_51_one_trace_id_for_everything_is_told_with_start_and_trace_and_ne
     granted = 0
     for _ in range(500):
         outcome = guard.try_enter("", "A")
-        if isinstance(outcome, Granted):
+        if isinstance(outcome, Entered):
             granted += 1
             guard.exit(outcome.hop)
         else:
@@ -319,7 +319,7 @@ def test_a_repeated_request_answers_the_same_and_charges_once(guard: Guarded) ->
     guard.enter("A", "C", guard.proof(a))
     for proof in (guard.proof(a), Unproved.NO_MEMBER):
         again = guard.try_enter("A", "B", proof, request_id="r1", reserve=10)
-        assert isinstance(again, Granted)
+        assert isinstance(again, Entered)
         assert again.repeated
         assert again.hop._replace(claims=1) == b
     assert guard.enter("", "A", request_id="r-root").hop_id == a.hop_id
