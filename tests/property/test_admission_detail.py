@@ -164,7 +164,7 @@ def test_a_logged_admission_gives_the_same_answer(
     pin = data.draw(pins(route))
     decision = decide(route, request, pin, table.groups, NOW, flow)
 
-    written = json.dumps(admission_detail(route, request, pin, table.groups, NOW, decision, flow))
+    written = json.dumps(admission_detail(route, request, pin, decision, flow))
 
     assert recompute(json.loads(written)) == decision
     rebuilt = admission_inputs(json.loads(written))
@@ -183,9 +183,9 @@ def test_the_fast_writer_says_the_same(data: st.DataObject, route: Route, reques
     writer = DetailWriter()
     for now in (NOW, NOW + 7 * SECOND):
         decision = decide(route, request, pin, table.groups, now)
-        text = writer.text(route, request, pin, table.groups, now, decision)
+        text = writer.text(route, request, pin, decision)
         assert json.loads(text) == json.loads(
-            json.dumps(admission_detail(route, request, pin, table.groups, now, decision))
+            json.dumps(admission_detail(route, request, pin, decision))
         )
         assert recompute(json.loads(text)) == decision
 
@@ -196,5 +196,5 @@ def test_a_detail_tells_ages_and_ends_from_the_decision_on() -> None:
     health = Health(HealthState.HEALTHY)
     table.put(Fact(fact_key("qwen", "m1", health), health, NOW - 3, NOW + 12, NOW + 40))
     decision = decide(route, Request("w", 1), None, table.groups, NOW)
-    (fact,) = admission_detail(route, Request("w", 1), None, table.groups, NOW, decision)["facts"]
+    (fact,) = admission_detail(route, Request("w", 1), None, decision)["facts"]
     assert (fact["age"], fact["fresh_for"], fact["ends_in"]) == (3, 12, 40)

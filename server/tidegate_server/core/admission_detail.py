@@ -6,12 +6,12 @@ written relative to the decision's instant, in nanoseconds: what a reader wants 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tidegate_server.core.decide import Decision, decide
-from tidegate_server.core.facts import NO_FACTS, group_facts
+from tidegate_server.core.facts import group_facts
 from tidegate_server.core.model import (
     NEVER,
     Availability,
@@ -54,19 +54,21 @@ def admission_detail(
     route: Route,
     request: Request,
     pin: StoredPin | None,
-    groups: Groups,
-    now: Instant,
     decision: Decision,
     flow: Refusal | None = None,
 ) -> Json:
-    """All that `decide` read for `decision`, and its verdicts, as JSON data. `worker_id` is left out."""
+    """All that `decide` read for `decision`, and its verdicts, as JSON data. `worker_id` is left out.
+
+    `pin` and `flow` are those that the decision was given.
+    """
+    now = decision.now
     return {
         "now": now,
         "route": _route_data(route),
         "request": _request_data(request),
         "pin": None if pin is None else _pin_data(pin),
         "flow": None if flow is None else _refusal_data(flow),
-        "facts": [_fact_data(fact, now) for fact in _facts_read(decision, groups)],
+        "facts": [_fact_data(fact, now) for fact in _facts_read(decision)],
         "decision": _decision_data(decision),
     }
 
@@ -89,8 +91,6 @@ class DetailWriter:
         route: Route,
         request: Request,
         pin: StoredPin | None,
-        groups: Groups,
-        now: Instant,
         decision: Decision,
         flow: Refusal | None = None,
     ) -> str:
@@ -101,7 +101,8 @@ class DetailWriter:
             "flow": None if flow is None else _refusal_data(flow),
             "decision": _decision_data(decision),
         }
-        facts = ", ".join(self._fact(fact, now) for fact in _facts_read(decision, groups))
+        now = decision.now
+        facts = ", ".join(self._fact(fact, now) for fact in _facts_read(decision))
         return f'{{"now": {now}, "route": {self._route(route)}, "facts": [{facts}], {json.dumps(rest)[1:]}'
 
     def _route(self, route: Route) -> str:
@@ -144,14 +145,9 @@ def recompute(detail: Mapping[str, Any]) -> Decision:
     return decide(*admission_inputs(detail))
 
 
-def _facts_read(decision: Decision, groups: Groups) -> list[Fact]:
-    """The facts of every candidate that the decision looked at: those of its account and those of its model."""
-    subjects = dict.fromkeys(
-        key
-        for evaluation in decision.evaluations
-        for key in (evaluation.candidate.account_key, evaluation.candidate.model_key)
-    )
-    return [fact for subject in subjects for fact in groups.get(subject, NO_FACTS).all]
+def _facts_read(decision: Decision) -> Iterable[Fact]:
+    """The facts of every candidate that the decision looked at, each once, as they were then."""
+    return {fact.key: fact for evaluation in decision.evaluations for fact in evaluation.facts}.values()
 
 
 def _decision_data(decision: Decision) -> Json:

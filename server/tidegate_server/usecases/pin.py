@@ -1,8 +1,9 @@
 """Pin: look a worker's binding up, or make it ahead of the first request (§4.7 of the contract)."""
 
+from typing import NamedTuple
+
 from tidegate_server.core.decide import check_pin
-from tidegate_server.core.model import Caller, CorruptPin, PinState, StoredPin, Verdict
-from tidegate_server.core.policy import Route
+from tidegate_server.core.model import Caller, Pin, PinState, Verdict
 from tidegate_server.core.refusals import PIN_MISSING, Refusal
 from tidegate_server.core.requests import request_faults
 from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound
@@ -12,14 +13,13 @@ from tidegate_server.usecases.cold_wait import WaitBudget
 from tidegate_server.usecases.policies import Policies
 
 
-class LookedUp:
-    """What LOOKUP found: the stored pin, and the refusal that its four checks lead to, if any."""
+class LookedUp(NamedTuple):
+    """What LOOKUP found: the stored pin where it is readable, and the refusal that its four checks lead to, if any."""
 
-    def __init__(self, pin: StoredPin | None, refusal: Refusal | None) -> None:
-        self.pin = pin
-        self.refusal = refusal
-        self.verdict = Verdict.ADMITTED if refusal is None else Verdict.REFUSED
-        self.pin_state = PinState.NONE if pin is None else PinState.EXISTING
+    verdict: Verdict
+    pin_state: PinState = PinState.NONE
+    pin: Pin | None = None
+    refusal: Refusal | None = None
 
 
 class LookUpPin:
@@ -31,22 +31,24 @@ class LookUpPin:
         self._pin_ids = pin_ids
 
     async def __call__(self, model: str, worker_id: str, tenant: str, caller: Caller) -> LookedUp:
-        """Raises NotFound when the model is no route, InvalidRequest, StoreUnavailable."""
-        route = self._route(model)
+        """Raises NotFound when the model is not configured, InvalidRequest, StoreUnavailable."""
+        policy = self._policies.current
+        route = policy.routes.get(model)
+        if route is None:
+            if model not in policy.models:
+                raise NotFound("model", model)
+            return LookedUp(Verdict.BYPASSED)
         faults = [FieldViolation(*fault) for fault in request_faults(worker_id, 0, tenant, ())]
         if faults:
             raise InvalidRequest(faults)
         pin_id = self._pin_ids(caller.namespace, tenant, route.name, worker_id)
         pin = self._pins.peek(pin_id) or await self._pins.get(pin_id)
         if pin is None:
-            return LookedUp(None, PIN_MISSING)
-        return LookedUp(None if isinstance(pin, CorruptPin) else pin, check_pin(route, pin))
-
-    def _route(self, model: str) -> Route:
-        route = self._policies.current.routes.get(model)
-        if route is None:
-            raise NotFound("model", model)
-        return route
+            return LookedUp(Verdict.REFUSED, refusal=PIN_MISSING)
+        refusal = check_pin(route, pin)
+        readable = pin if isinstance(pin, Pin) else None
+        verdict = Verdict.ADMITTED if refusal is None else Verdict.REFUSED
+        return LookedUp(verdict, PinState.EXISTING, readable, refusal)
 
 
 class EstablishPin:

@@ -1,0 +1,1 @@
+"""The wire: map, call, map back. Nothing is decided here."""

@@ -1,0 +1,143 @@
+"""AdmissionService: map, call, map back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+import grpc
+from tidegate.v1 import admission_pb2 as wire
+from tidegate.v1 import admission_pb2_grpc as rpc
+from tidegate.v1 import types_pb2
+
+from tidegate_server.core.model import SECOND, Nanos
+from tidegate_server.errors import FieldViolation, InvalidRequest, TidegateError
+from tidegate_server.ports import Clock
+from tidegate_server.rpc import mapping
+from tidegate_server.rpc.fact_mapping import fact_message, observation_of
+from tidegate_server.rpc.feed_stream import FeedStreams, check_collector_id, item_results, retraction_of
+from tidegate_server.rpc.guard import Context, current_caller
+from tidegate_server.rpc.status import batch_error
+from tidegate_server.usecases.admit import FlowContext
+from tidegate_server.usecases.capacity import Capacity
+from tidegate_server.usecases.catalog import Catalog
+from tidegate_server.usecases.cold_wait import WaitBudget
+from tidegate_server.usecases.log_admissions import Admits
+from tidegate_server.usecases.pin import EstablishPin, LookUpPin
+from tidegate_server.usecases.report import Report
+
+MAX_BATCH = 256
+ANSWER_MARGIN: Nanos = SECOND // 10
+"""What is kept of a caller's deadline to bring the answer back; of a short one, a fifth."""
+
+FlowContexts = Callable[[wire.AdmitRequest, Context], FlowContext | None]
+
+
+class Verbs(NamedTuple):
+    """The use cases behind the methods."""
+
+    admit: Admits
+    look_up: LookUpPin
+    establish: EstablishPin
+    capacity: Capacity
+    catalog: Catalog
+    report: Report
+    streams: FeedStreams
+
+
+class AdmissionServicer(rpc.AdmissionServiceServicer):
+    """One method a verb. `flow_contexts` finds the flow that an admission names."""
+
+    def __init__(self, verbs: Verbs, clock: Clock, flow_contexts: FlowContexts, default_deadline: Nanos) -> None:
+        self._verbs = verbs
+        self._clock = clock
+        self._flow_contexts = flow_contexts
+        self._default_deadline = default_deadline
+
+    async def Admit(self, request: wire.AdmitRequest, context: Context) -> wire.AdmitResponse:
+        """One admission."""
+        return await self._admit(request, context, self._budget(context))
+
+    async def AdmitBatch(self, request: wire.AdmitBatchRequest, context: Context) -> wire.AdmitBatchResponse:
+        """Many at once: one shared cold wait, and an error of one item is that item's alone."""
+        if len(request.requests) > MAX_BATCH:
+            raise InvalidRequest([FieldViolation("requests", f"has more than {MAX_BATCH} items")])
+        budget = self._budget(context)
+        items = (self._admit(item, context, budget) for item in request.requests)
+        answers = await asyncio.gather(*items, return_exceptions=True)
+        return wire.AdmitBatchResponse(results=[_batch_result(answer) for answer in answers])
+
+    async def _admit(self, request: wire.AdmitRequest, context: Context, budget: WaitBudget) -> wire.AdmitResponse:
+        ask = mapping.ask_of(request, self._flow_contexts(request, context))
+        return mapping.admit_response(await self._verbs.admit(ask, current_caller(), budget))
+
+    async def Pin(self, request: wire.PinRequest, context: Context) -> wire.PinResponse:
+        """Look a binding up, or make it."""
+        asked = (request.model, request.worker_id, request.tenant)
+        if request.mode == types_pb2.PIN_MODE_LOOKUP:
+            found = await self._verbs.look_up(*asked, current_caller())
+            return mapping.looked_up_response(found, self._clock.monotonic())
+        if request.mode == types_pb2.PIN_MODE_ESTABLISH:
+            budget = self._budget(context)
+            made = await self._verbs.establish(*asked, request.reasoning_effort, current_caller(), budget)
+            return mapping.established_response(made)
+        raise InvalidRequest([FieldViolation("mode", "must be LOOKUP or ESTABLISH")])
+
+    async def Capacity(self, request: wire.CapacityRequest, context: Context) -> wire.CapacityResponse:
+        """Facts now, and what they mean for a route."""
+        found = await self._verbs.capacity(tuple(request.providers), request.model)
+        return wire.CapacityResponse(
+            facts=[fact_message(fact, found.now, found.wall) for fact in found.facts],
+            evaluations=mapping.evaluation_messages(found.evaluations, found.now, found.wall, found.passive),
+        )
+
+    async def Catalog(self, request: wire.CatalogRequest, context: Context) -> wire.CatalogResponse:
+        """What a caller may ask for."""
+        catalog = self._verbs.catalog
+        rows = [mapping.catalog_model(row) for row in catalog(request.include_hidden)]
+        return wire.CatalogResponse(models=rows, features=catalog.features)
+
+    async def ReportCapacity(
+        self, request: wire.ReportCapacityRequest, context: Context
+    ) -> wire.ReportCapacityResponse:
+        """A batch without a stream; what is retracted goes first."""
+        check_collector_id(request.collector_id, "collector_id")
+        retraction = retraction_of(request.retract) if request.HasField("retract") else None
+        observations = [observation_of(item) for item in request.observations]
+        told = await self._verbs.report(current_caller(), request.collector_id, observations, retraction)
+        return wire.ReportCapacityResponse(results=item_results(told))
+
+    async def CapacityFeed(
+        self, request_iterator: AsyncIterator[wire.CapacityFeedRequest], context: Context
+    ) -> AsyncIterator[wire.CapacityFeedResponse]:
+        """A collector's stream."""
+        async for response in self._verbs.streams.serve(request_iterator, current_caller()):
+            yield response
+
+    def _budget(self, context: Context) -> WaitBudget:
+        """Until when this call may wait: the caller's deadline or the server's own cap, less the way back."""
+        remaining = context.time_remaining()
+        left = self._default_deadline
+        if remaining is not None:
+            left = min(left, int(remaining * SECOND))
+        return WaitBudget(self._clock.monotonic() + left - min(left // 5, ANSWER_MARGIN))
+
+
+def _batch_result(answer: wire.AdmitResponse | BaseException) -> wire.AdmitBatchResult:
+    if not isinstance(answer, BaseException):
+        return wire.AdmitBatchResult(response=answer)
+    if not isinstance(answer, TidegateError | TimeoutError):
+        raise answer
+    return batch_error(answer)
+
+
+def no_flows(request: wire.AdmitRequest, context: Context) -> FlowContext | None:
+    """Where no flow guard is wired: a request that names a flow is not answered as if it named none."""
+    if request.WhichOneof("flow_context") is not None:
+        raise NotImplementedError
+    return None
+
+
+def add_to(server: grpc.aio.Server, servicer: AdmissionServicer) -> str:
+    """Serve it; return the service's full name."""
+    rpc.add_AdmissionServiceServicer_to_server(servicer, server)
+    return wire.DESCRIPTOR.services_by_name["AdmissionService"].full_name

@@ -1,0 +1,165 @@
+"""What stands in front of every method: who calls, whether they may, how errors leave, how many calls run at once.
+
+One interceptor, and one wrapper per method made once: what a call pays is a few look-ups.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import grpc
+
+from tidegate_server.core.model import Caller
+from tidegate_server.errors import NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
+from tidegate_server.rpc.access import ACCESS, Access, is_open
+from tidegate_server.rpc.status import is_expected, outcome_of, status_of
+from tidegate_server.usecases.identify import Identify
+
+log = logging.getLogger("tidegate.rpc")
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+NEVER_SHED = frozenset({"/tidegate.v1.FlowService/ExitHop"})
+"""Calls that free something: refusing them under load would only keep the load."""
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+def current_caller() -> Caller:
+    """The caller of the RPC that this task serves."""
+    return _CALLER.get()
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Authenticates, authorizes, bounds and translates errors. `identify` may be replaced when credentials reload."""
+
+    def __init__(self, identify: Identify, *, max_calls: int) -> None:
+        self.identify = identify
+        self.running = 0
+        self.shed = 0
+        self.draining = False
+        self._max_calls = max_calls
+        self._wrapped: dict[str, Handler] = {}
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Answer with the wrapped handler of this method."""
+        method = handler_call_details.method
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None or is_open(method):
+                return handler
+            self._wrapped[method] = self._wrap(handler, method)
+        return self._wrapped[method]
+
+    async def idle(self) -> None:
+        """Return when no guarded unary call runs."""
+        await self._idle.wait()
+
+    def _wrap(self, handler: Handler, method: str) -> Handler:
+        access = ACCESS.get(method, Access((), identity_always=True))
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, method, access),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(handler.unary_stream, method, access),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        assert handler.stream_stream is not None
+        return grpc.stream_stream_rpc_method_handler(
+            self._stream(handler.stream_stream, method, access),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    def _unary(self, behavior: Any, method: str, access: Access) -> Any:
+        async def guarded(request: Any, context: Context) -> Any:
+            try:
+                self._enter(method)
+            except Exception as error:  # noqa: BLE001 - translated, not swallowed
+                await refuse(error, method, context)
+            try:
+                _CALLER.set(self._caller(context, access))
+                return await behavior(request, context)
+            except Exception as error:  # noqa: BLE001 - translated, not swallowed
+                await refuse(error, method, context)
+            finally:
+                self._leave()
+
+        return guarded
+
+    def _stream(self, behavior: Any, method: str, access: Access) -> Any:
+        async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                if self.draining:
+                    raise ShuttingDown
+                _CALLER.set(self._caller(context, access))
+                async for response in behavior(request, context):
+                    yield response
+            except Exception as error:  # noqa: BLE001 - translated, not swallowed
+                await refuse(error, method, context)
+
+        return guarded
+
+    def _enter(self, method: str) -> None:
+        if self.draining and method not in NEVER_SHED:
+            raise ShuttingDown
+        if self.running >= self._max_calls and method not in NEVER_SHED:
+            self.shed += 1
+            raise Overloaded
+        self.running += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self.running -= 1
+        if self.running == 0:
+            self._idle.set()
+
+    def _caller(self, context: Context, access: Access) -> Caller:
+        caller = self.identify(
+            _authorization(context), _certificate_names(context), identity_needed=access.identity_always
+        )
+        if caller.roles.isdisjoint(access.roles):
+            raise RoleNotAllowed(access.roles)
+        return caller
+
+
+async def refuse(error: Exception, method: str, context: Context) -> None:
+    """End the call with the status of `error`; always raises."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, NotImplementedError):
+        error = NotImplementedYet()
+    if not is_expected(error):
+        log.error("%s failed", method, exc_info=error)
+    await context.abort_with_status(status_of(outcome_of(error)))
+
+
+def _authorization(context: Context) -> str:
+    for key, value in context.invocation_metadata() or ():  # type: ignore[union-attr] # iterable, as documented
+        if key == "authorization":
+            return value if isinstance(value, str) else ""
+    return ""
+
+
+def _certificate_names(context: Context) -> Sequence[str]:
+    """What a client certificate says of its owner, the most specific first: SPIFFE id, DNS names, common name."""
+    auth = context.auth_context()
+    if not auth:
+        return ()
+    uris = [uri for uri in auth.get("peer_uri", ()) if uri.startswith(b"spiffe://")]
+    names = (*auth.get("peer_spiffe_id", uris), *auth.get("peer_dns", ()), *auth.get("x509_common_name", ()))
+    return [name.decode("utf-8", "replace") for name in names]
