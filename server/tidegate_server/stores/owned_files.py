@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -163,6 +164,13 @@ class OwnedDirectory:
             return None
         return info.st_dev, info.st_ino
 
+    def size(self, name: str) -> int:
+        """Bytes of a file; 0 when there is none."""
+        try:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return 0
+
     def open_file(self, name: str, *, writable: bool = True, make: bool = False) -> int:
         """A descriptor of a file that is ours alone, else UnsafeState. With `make` it is made, empty, when missing."""
         path = self.path / name
@@ -254,12 +262,12 @@ class FileWatch:
             return False
 
 
-def held_files() -> set[tuple[int, int]]:
-    """Device and inode of every file that this process has open: what a library really opened, whatever the path."""
-    held = set()
+def held_files() -> Counter[tuple[int, int]]:
+    """How often this process has each file open, by device and inode: what a library really opened."""
+    held: Counter[tuple[int, int]] = Counter()
     for name in os.listdir("/dev/fd"):  # noqa: PTH208 - the names are wanted
         with contextlib.suppress(OSError, ValueError):
-            held.add(_identity(os.fstat(int(name))))
+            held[_identity(os.fstat(int(name)))] += 1
     return held
 
 
