@@ -149,7 +149,7 @@ async def refuse(error: Exception, method: str, context: Context) -> None:
 
 
 def _authorization(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():  # type: ignore[union-attr] # iterable, as documented
+    for key, value in context.invocation_metadata() or ():
         if key == "authorization":
             return value if isinstance(value, str) else ""
     return ""

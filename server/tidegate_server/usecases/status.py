@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidegate_server.core.model import SECOND
+from tidegate_server.core.model import SECOND, Nanos, Tier
 from tidegate_server.core.policy import Policy
 from tidegate_server.usecases.feeds import Feeds
 from tidegate_server.usecases.policies import Policies
@@ -71,12 +71,24 @@ def feed_warnings(policy: Policy, feeds: Feeds) -> list[str]:
         for provider in sorted(policy.providers)
         if feeds.covered_only_passively(provider)
     ]
-    limits = policy.freshness
-    shortest = min(limits.health, limits.quota, limits.balance, limits.availability)
-    warnings += [
-        f"collector {session.collector} samples every {session.interval / SECOND:g} s; facts may count for only "
-        f"{shortest / SECOND:g} s"
-        for session in feeds.sessions
-        if session.interval > shortest
-    ]
+    for session in feeds.sessions:
+        for provider in sorted(p for p in policy.providers if session.covers(p)):
+            limit = _needed_within(policy, provider)
+            if session.interval > limit:
+                warnings.append(
+                    f"{provider}: the collector {session.collector} samples every {session.interval / SECOND:g} s, and "
+                    f"its facts count for {limit / SECOND:g} s at the most"
+                )
     return warnings
+
+
+def _needed_within(policy: Policy, provider: str) -> Nanos:
+    """How long the facts that a provider of this kind needs (§4.3) may count."""
+    limits = policy.freshness
+    match policy.providers[provider].tier:
+        case Tier.LOCAL:
+            return limits.health
+        case Tier.SUBSCRIPTION:
+            return limits.quota
+        case Tier.PAID:
+            return min(limits.balance, limits.availability)

@@ -1,0 +1,22 @@
+"""The machine's own clocks."""
+
+import asyncio
+import time
+
+from tidegate_server.core.model import SECOND, Instant, Nanos, WallTime
+
+
+class SystemClock:
+    """See `ports.Clock`."""
+
+    def monotonic(self) -> Instant:
+        """Nanoseconds on the machine's monotonic clock."""
+        return time.monotonic_ns()
+
+    def wall(self) -> WallTime:
+        """Nanoseconds since the Unix epoch."""
+        return time.time_ns()
+
+    async def sleep(self, length: Nanos) -> None:
+        """Sleep that long on the event loop."""
+        await asyncio.sleep(length / SECOND)

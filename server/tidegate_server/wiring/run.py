@@ -1,0 +1,135 @@
+"""Start, run, reload, drain, stop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+import grpc
+
+from tidegate_server.config import Address, ConfigurationSource
+from tidegate_server.core.model import SECOND, Nanos
+from tidegate_server.ports import Clock
+from tidegate_server.rpc import health
+from tidegate_server.rpc.guard import Guard
+from tidegate_server.stores.memory_facts import MemoryFactStore
+from tidegate_server.stores.sqlite_pins import SqlitePinStore
+from tidegate_server.wiring.application import Application, Stores
+from tidegate_server.wiring.clock import SystemClock
+from tidegate_server.wiring.credentials import Certificates, identify
+from tidegate_server.wiring.listeners import listen, server_options
+from tidegate_server.wiring.state import State, open_state
+
+log = logging.getLogger("tidegate")
+
+RELOAD_EVERY: Nanos = SECOND
+"""How soon a changed configuration file is seen."""
+
+LAST_WORDS = 0.2
+"""Seconds between the end of the last call and the end of the streams: a health Watch gets its NOT_SERVING across."""
+
+
+async def serve(
+    source: ConfigurationSource, *, clock: Clock | None = None, started: Callable[[Sequence[Address]], None] = print
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. `started` is told the addresses, with the ports that were given.
+
+    Raises UnsafeState, CannotListen: then nothing was served.
+    """
+    async with AsyncExitStack() as stack:
+        running = await start(source, clock or SystemClock(), stack)
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, running.reload)
+        started(running.addresses)
+        await stop.wait()
+        log.info("draining")
+
+
+class Running:
+    """A started server."""
+
+    def __init__(self, source: ConfigurationSource, state: State, application: Application, clock: Clock) -> None:
+        self.source = source
+        self.application = application
+        self.addresses: list[Address] = []
+        self._state = state
+        self._clock = clock
+
+    def reload(self) -> None:
+        """Take a changed file over whole, or keep the last good one."""
+        if not self.source.reload():
+            log.error("the configuration was not taken over, the last good one serves:\n%s", self.source.error)
+            return
+        self.application.apply()
+        self.application.guard.identify = identify(self.source.configuration, self._state.local_token)
+        log.info("configuration revision %s", self.source.revision)
+
+    async def follow(self) -> None:
+        """Reload whenever the file has changed, until cancelled."""
+        while True:
+            await self._clock.sleep(RELOAD_EVERY)
+            if self.source.changed():
+                self.reload()
+
+
+async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack) -> Running:
+    """Open the stores, listen and serve; `stack` undoes all of it in order, draining first."""
+    configuration = source.configuration
+    state = open_state(configuration)
+    stack.callback(state.directory.close)
+    pins = await SqlitePinStore.open(state.directory, state.pin_key)
+    stack.push_async_callback(pins.close)
+    stores = Stores(pins, MemoryFactStore(clock))
+    guard = Guard(identify(configuration, state.local_token), max_calls=configuration.limits.max_concurrent_calls)
+    application = Application(source, stores, state.pin_key, guard, clock)
+    running = Running(source, state, application, clock)
+
+    server = grpc.aio.server(interceptors=[guard], options=server_options(configuration))
+    needs = application.add_to(server)
+    certificates = Certificates(configuration.tls) if configuration.tls is not None else None
+    running.addresses = listen(server, configuration.listen, certificates)
+    await application.health.start(needs)
+    stack.push_async_callback(_drain, server, application, configuration.drain_grace)
+    await server.start()
+    if configuration.health is not None:
+        await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
+    for task in (application.health.watch(), running.follow()):
+        stack.push_async_callback(_cancel, asyncio.create_task(task))
+    await application.health.refresh()
+    return running
+
+
+async def _serve_health_alone(
+    address: Address, application: Application, stack: AsyncExitStack, options: list[tuple[str, int]]
+) -> None:
+    """A plaintext port for probes that know no TLS; nothing else is served there."""
+    server = grpc.aio.server(options=options)
+    health.add_to(server, application.health)
+    listen(server, [address], None)
+    await server.start()
+    stack.push_async_callback(server.stop, LAST_WORDS)
+
+
+async def _drain(server: grpc.aio.Server, application: Application, grace: Nanos) -> None:
+    """NOT_SERVING first; then no new call, streams closed by us, calls in flight finished; then the end."""
+    await application.health.drain()
+    application.guard.draining = True
+    application.feeds.drain()
+    stopping = asyncio.create_task(server.stop(grace / SECOND))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace / SECOND):
+            await application.guard.idle()
+    await asyncio.sleep(LAST_WORDS)
+    await server.stop(0)
+    await stopping
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
