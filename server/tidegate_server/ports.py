@@ -373,8 +373,11 @@ class Selector(Protocol):
 class DecisionLog(Protocol):
     """Where use cases leave their decisions, off the response path (§10)."""
 
-    def append(self, record: DecisionRecord) -> bool:
-        """Take `record` to be written within a second. Never blocks, never raises; False: dropped, and counted."""
+    def append(self, record: DecisionRecord | Callable[[], DecisionRecord]) -> bool:
+        """Take a record, or a function that makes it, to be written within a second. Never blocks, never raises.
+
+        A function runs on a thread later, so what it reads must be immutable. False: dropped, and counted.
+        """
         ...
 
 
