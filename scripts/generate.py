@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tidegate_server.config import json_schema_text
+
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 STUBS_DOCSTRING = '"""The messages and services of `tidegate.v1`, generated from proto/tidegate/v1. Never edited."""\n'
@@ -47,8 +49,14 @@ def _protoc(protos: list[Path], out: Path, *generators: str) -> None:
     subprocess.run([*command, *map(str, protos)], check=True)
 
 
+def write_configuration_schema(target: Path) -> None:
+    """Write the JSON Schema of the configuration file."""
+    target.write_text(json_schema_text())
+
+
 GENERATED: Mapping[str, Producer] = {
     "clients/python/tidegate/v1": write_stubs,
+    "docs/configuration.schema.json": write_configuration_schema,
 }
 
 

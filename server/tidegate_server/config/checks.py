@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tidegate_server.config.checks_serving import SERVING_CHECKS
 from tidegate_server.config.faults import Fault, Path, Tree, keys_at, meant
 from tidegate_server.config.model import Configuration
-from tidegate_server.config.names import Target, aliases, as_far_as_readable, index, targets, written_names
+from tidegate_server.config.names import Target, aliases, as_far_as_readable, entries, index, targets, written_names
 from tidegate_server.config.routing import RouteSettings
 from tidegate_server.config.scalars import BadValue, quoted, read_name
 from tidegate_server.core.model import Tier
@@ -43,7 +43,7 @@ def check(configuration: Configuration, tree: Tree) -> Iterator[Fault]:
     for whole in (_aliases, _engine_names, _route_names, *SERVING_CHECKS):
         yield from as_far_as_readable(whole(configuration))
     known, written = index(configuration), frozenset(written_names(tree))
-    for name, route in as_far_as_readable(iter(configuration.managed_routing.routes.items())):
+    for name, route in entries(lambda: configuration.managed_routing.routes):
         subject = Subject(configuration, (*ROUTES, name), route, known, written)
         for one in ROUTE_CHECKS:
             yield from as_far_as_readable(one(subject))
@@ -90,7 +90,8 @@ def _engine_names(configuration: Configuration) -> Iterator[Fault]:
 
 def _route_names(configuration: Configuration) -> Iterator[Fault]:
     every = list(targets(configuration))
-    names = {target.model_name for target in every} | set(index(configuration))
+    names = {name for target in every for name in (target.model_name, target.full_name)}
+    names |= {alias for alias, _ in aliases(every)}
     for route in configuration.managed_routing.routes:
         if route in names:
             yield Fault((*ROUTES, route), "is a model's name or alias, too; a route needs a name of its own")
@@ -198,8 +199,10 @@ def _paid_model(subject: Subject, place: Path, target: Target) -> Iterator[Fault
 
 def _paid_needs_subscription(subject: Subject) -> Iterator[Fault]:
     route = subject.route
-    if not route.allow_paid or route.prefer_paid_flash or not all(c in subject.known for c in route.candidates):
-        return  # a candidate that is not known may be meant as a subscription; it has a fault of its own
+    if not route.allow_paid or route.prefer_paid_flash or len(route.candidates) == 0:
+        return
+    if not all(spelled in subject.known for spelled in route.candidates):
+        return  # what is not known may be meant as a subscription, and has a fault of its own
     if not any(target.provider.kind == Tier.SUBSCRIPTION for _, target in subject.candidates()):
         text = "needs a subscription candidate, whose blockers authorize paying; or preferPaidFlash: true"
         yield Fault((*subject.path, "allowPaid"), text)

@@ -54,12 +54,11 @@ def _exposure(configuration: Configuration) -> Iterator[Fault]:
 
 
 def _shared_keys(configuration: Configuration) -> Iterator[Fault]:
-    if not configuration.is_shared:
-        return
-    keys = configuration.keys
     text = "is required with stores: every replica must have the same key"
-    yield from as_far_as_readable(Fault(("keys", "pins"), text) for k in [keys] if k.pins is None)
-    yield from as_far_as_readable(Fault(("keys", "tracestate"), text) for k in [keys] if len(k.tracestate) == 0)
+    if configuration.is_shared and configuration.keys.pins is None:
+        yield Fault(("keys", "pins"), text)
+    if configuration.is_shared and len(configuration.keys.tracestate) == 0:
+        yield Fault(("keys", "tracestate"), text)
 
 
 def _identities(configuration: Configuration) -> Iterator[Fault]:

@@ -43,13 +43,13 @@ def meant(written: str, known: Iterable[str]) -> str:
     return f"; did you mean {quoted(close[0])}?" if close else ""
 
 
-def shape_faults(error: ValidationError, root: type[Section], tree: Tree) -> list[Fault]:
+def shape_faults(error: ValidationError, root: type[Section]) -> list[Fault]:
     """Turn what pydantic found into faults."""
-    return [_shape_fault(details, root, tree) for details in error.errors(include_url=False, include_context=True)]
+    return [_shape_fault(details, root) for details in error.errors(include_url=False, include_context=True)]
 
 
-def _shape_fault(details: ErrorDetails, root: type[Section], tree: Tree) -> Fault:
-    path = _within(details["loc"], tree)
+def _shape_fault(details: ErrorDetails, root: type[Section]) -> Fault:
+    path = details["loc"]
     kind = details["type"]
     if kind == "leaf":
         return Fault(path, details["msg"])
@@ -64,7 +64,7 @@ def _shape_fault(details: ErrorDetails, root: type[Section], tree: Tree) -> Faul
     return Fault(path, details["msg"])
 
 
-def _within(location: Path, tree: Tree) -> Path:
+def within(location: Path, tree: Tree) -> Path:
     """Leave out an index into what the file has as a single value: `listen` for `listen[0]`."""
     value: object = tree
     for depth, step in enumerate(location):
@@ -117,7 +117,8 @@ def keys_at(tree: Tree, path: Path) -> list[str]:
 
 def in_order(faults: Collection[Fault], tree: Tree) -> list[Fault]:
     """Sort faults by their place in the file; what is missing comes after what is there. Each is kept once."""
-    return sorted(dict.fromkeys(faults), key=lambda fault: (_position(fault.path, tree), spell_path(fault.path)))
+    placed = dict.fromkeys(Fault(within(fault.path, tree), fault.text) for fault in faults)
+    return sorted(placed, key=lambda fault: (_position(fault.path, tree), spell_path(fault.path)))
 
 
 def _position(path: Path, tree: Tree) -> list[int]:

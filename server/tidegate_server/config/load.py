@@ -68,7 +68,7 @@ def parse(
     try:
         configuration = Configuration.model_validate(tree)
     except ValidationError as error:
-        faults += shape_faults(error, Configuration, tree)
+        faults += shape_faults(error, Configuration)
         configuration = _salvage(tree, error)
     if configuration is not None:
         faults += check(configuration, tree)

@@ -1,6 +1,7 @@
 """Which names stand for which model: `provider/model`, and a model's alias."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from tidegate_server.config.base import Unreadable
@@ -15,6 +16,14 @@ def as_far_as_readable(items: Iterator[T]) -> Iterator[T]:
     """Yield `items` up to the first that rests on a value with a fault of its own."""
     try:
         yield from items
+    except Unreadable:
+        return
+
+
+def entries(of: Callable[[], Mapping[str, T]]) -> Iterator[tuple[str, T]]:
+    """Yield the entries of a map; none of one that is not readable itself."""
+    try:
+        yield from of().items()
     except Unreadable:
         return
 
@@ -49,9 +58,13 @@ class Target(NamedTuple):
 
 def targets(configuration: Configuration) -> Iterator[Target]:
     """Yield each configured model in the order of the file."""
-    for provider_name, provider in as_far_as_readable(iter(configuration.providers.items())):
-        for model_name, model in as_far_as_readable(iter(provider.models.items())):
-            yield Target(provider_name, model_name, provider, model)
+    for provider_name, provider in entries(lambda: configuration.providers):
+        yield from as_far_as_readable(_targets_of(provider_name, provider))
+
+
+def _targets_of(provider_name: str, provider: Provider) -> Iterator[Target]:
+    for model_name, model in provider.models.items():
+        yield Target(provider_name, model_name, provider, model)
 
 
 def aliases(every: Iterable[Target]) -> Iterator[tuple[str, Target]]:
@@ -61,12 +74,11 @@ def aliases(every: Iterable[Target]) -> Iterator[tuple[str, Target]]:
 
 
 def index(configuration: Configuration) -> Mapping[str, Target]:
-    """Return each model under `provider/model` and under its alias; of clashing names the first one counts."""
+    """Return each model under `provider/model` and under its alias. An alias that is taken stands for none."""
     every = list(targets(configuration))
-    found = {target.full_name: target for target in every}
-    for alias, target in aliases(every):
-        found.setdefault(alias, target)
-    return found
+    count = Counter(alias for alias, _ in aliases(every))
+    by_alias = {alias: target for alias, target in aliases(every) if count[alias] == 1}
+    return by_alias | {target.full_name: target for target in every}
 
 
 def written_names(tree: Tree) -> set[str]:

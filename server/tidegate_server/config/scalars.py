@@ -144,14 +144,14 @@ _UNITS: Mapping[str, Nanos] = {"ms": SECOND // 1000, "s": SECOND, "m": 60 * SECO
 
 def duration(value: object) -> Nanos:
     """Read a length of time as whole nanoseconds: a decimal number and one unit of ms, s, m, h, d ("2.5s", "30d")."""
-    written = "must be a number with a unit (ms, s, m, h, d), as in 300ms, 2.5s, 15m, 5h, 30d"
+    written = "must be a finite number with a unit (ms, s, m, h, d), as in 300ms, 2.5s, 15m, 5h, 30d"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise BadValue(f"{written}; the unit is missing in {show(value)}")
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        raise BadValue(f"{written}; the unit is missing in {show(value)}" if math.isfinite(value) else written)
+    match = _DURATION.fullmatch(value.removeprefix("-")) if isinstance(value, str) else None
     if match is None:
         raise BadValue(f"{written}, not {show(value)}")
     nanos = Decimal(f"{match[1]}.{match[2] or 0}") * _UNITS[match[3]]
-    if not 0 < nanos <= LONGEST:
+    if str(value).startswith("-") or not 0 < nanos <= LONGEST:
         raise BadValue(f"must be longer than 0 and at most 3650d, not {show(value)}")
     if nanos != int(nanos):
         raise BadValue(f"must be whole nanoseconds, which {show(value)} is not")
@@ -159,10 +159,12 @@ def duration(value: object) -> Nanos:
 
 
 def spell_duration(nanos: Nanos) -> str:
-    """Write a length of time in the largest unit in which it is a whole number; below a millisecond as a decimal."""
-    for unit in ("d", "h", "m", "s", "ms"):
+    """Write a length of time in the largest unit in which it is a whole number, else as a decimal of seconds."""
+    for unit in ("d", "h", "m", "s"):
         if nanos % _UNITS[unit] == 0:
             return f"{nanos // _UNITS[unit]}{unit}"
+    if nanos < SECOND and nanos % _UNITS["ms"] == 0:
+        return f"{nanos // _UNITS['ms']}ms"
     return f"{format(Decimal(nanos) / SECOND, 'f')}s"
 
 

@@ -6,7 +6,7 @@ It covers the shape of a file. The checks that look at several settings are the 
 import json
 from typing import Any
 
-from tidegate_server.config.base import Section, fields_by_key, key_of, shape_of
+from tidegate_server.config.base import Section, fields_by_key, shape_of
 from tidegate_server.config.model import Configuration
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,15 +38,14 @@ def _sections(root: type[Section]) -> set[type[Section]]:
 
 
 def _tidy(schema: dict[str, Any], section: type[Section]) -> None:
-    """Spell defaults as in a file, and drop the titles that only repeat names."""
-    defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
-    keys = {key_of(name, field): name for name, field in section.model_fields.items()}
+    """Spell defaults as in a file, describe every setting, and drop titles, which only repeat names."""
+    written = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
     schema["title"] = section.__name__
-    for key in fields_by_key(section):
+    for key, field in fields_by_key(section).items():
         entry = schema["properties"][key]
-        entry.pop("title", None)
-        entry.pop("default", None)
-        if section.model_fields[keys[key]].is_required() or defaults[key] is None:
-            continue
-        if defaults[key] not in ({}, []):
-            entry["default"] = defaults[key]
+        for generated in ("title", "default", "uniqueItems"):  # a set may be written with repetitions
+            entry.pop(generated, None)
+        entry["description"] = field.description
+        default = None if field.is_required() else written[key]
+        if not (default is None or default == [] or isinstance(default, dict)):
+            entry["default"] = default
