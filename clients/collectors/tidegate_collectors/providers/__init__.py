@@ -1,0 +1,1 @@
+"""One module a provider: pure functions from an answer to facts."""
