@@ -21,6 +21,7 @@ log = logging.getLogger("tidegate.rpc")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 NEVER_SHED = frozenset({"/tidegate.v1.FlowService/ExitHop"})
 """Calls that free something: refusing them under load would only keep the load."""
@@ -48,9 +49,9 @@ class Guard(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         """Answer with the wrapped handler of this method."""
         method = handler_call_details.method
         if method not in self._wrapped:

@@ -1,0 +1,55 @@
+"""`tidegate serve` and `tidegate version`."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from tidegate_server import __version__
+from tidegate_server.cli.common import Commands
+from tidegate_server.config import ConfigurationSource
+
+
+def add_arguments(commands: Commands) -> None:
+    """Add the commands."""
+    serve = commands.add_parser("serve", help="run the server in the foreground")
+    serve.add_argument("--config", required=True, metavar="F", help="the configuration, YAML or JSON")
+    serve.add_argument(
+        "--listen", action="append", default=[], metavar="A", help="instead of the file's `listen`; may be repeated"
+    )
+    serve.add_argument("--state-directory", metavar="D", help="instead of the file's `stateDirectory`")
+    serve.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes (default: 1; more need the shared mode)"
+    )
+    serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    serve.set_defaults(run=run)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(run=print_version)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM."""
+    logging.basicConfig(
+        level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    if arguments.workers < 1:
+        print("tidegate serve: --workers must be 1 or more", file=sys.stderr)
+        return 2
+    source = ConfigurationSource(arguments.config, listen=arguments.listen, state_directory=arguments.state_directory)
+    if arguments.workers > 1:
+        print("tidegate serve: --workers above 1 needs the shared mode, which this version lacks", file=sys.stderr)
+        return 2
+    from tidegate_server.wiring import serve  # noqa: PLC0415 - gRPC and the stores are for the server only
+
+    def started(addresses: Sequence[object]) -> None:
+        print(f"listening on {', '.join(map(str, addresses))}", flush=True)
+
+    asyncio.run(serve(source, started=started))
+    return 0
+
+
+def print_version(_: argparse.Namespace) -> int:
+    """The version, alone on a line."""
+    print(__version__)
+    return 0
