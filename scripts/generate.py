@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidegate_server.config import json_schema_text
+from tidegate_server.config import json_schema_text, reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
@@ -54,8 +54,14 @@ def write_configuration_schema(target: Path) -> None:
     target.write_text(json_schema_text())
 
 
+def write_configuration_reference(target: Path) -> None:
+    """Write the reference of the configuration file."""
+    target.write_text(reference())
+
+
 GENERATED: Mapping[str, Producer] = {
     "clients/python/tidegate/v1": write_stubs,
+    "docs/configuration-reference.md": write_configuration_reference,
     "docs/configuration.schema.json": write_configuration_schema,
 }
 

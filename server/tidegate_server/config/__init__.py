@@ -17,6 +17,7 @@ from tidegate_server.config.model import (
     SelectionDeadlines,
     SelectionSettings,
 )
+from tidegate_server.config.reference import reference
 from tidegate_server.config.routing import ManagedRouting, Model, Provider, RouteSettings
 from tidegate_server.config.schema import json_schema, json_schema_text
 from tidegate_server.config.serving import Admin, HealthListener, Identity, Keys, Limits, Stores, Tls
@@ -55,5 +56,6 @@ __all__ = [
     "json_schema_text",
     "load",
     "parse",
+    "reference",
     "revision",
 ]

@@ -95,6 +95,30 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert faults_of(BASE.replace("maxContextBytes: 1}", "maxContextBytes: 1, autoCompactTokenLimit: 901}"))
 
 
+PAYING = """
+providers:
+  sub: {kind: subscription, models: {m: {contextWindow: 1000}}}
+  paid: {kind: paid, models: {deepseek-v4-flash: {contextWindow: 1000}}}
+managedRouting:
+  routes:
+    managed/r: {purpose: PURPOSE, candidates: [CANDIDATES], contextWindow: 1000, maxContextBytes: 1, MORE}
+"""
+
+
+@pytest.mark.parametrize(
+    ("purpose", "candidates", "more"),
+    [
+        ("routine", "paid/deepseek-v4-flash", "allowPaid: true, preferPaidFlash: true"),
+        ("routine", "paid/deepseek-v4-flash", "allowPaid: false"),
+        ("routine", "sub/m, paid/deepseek-v4-flash", "allowPaid: true"),
+        ("strong", "sub/m, paid/deepseek-v4-flash", "allowPaid: true"),
+        ("review", "sub/m", "preferPaidFlash: false"),
+    ],
+)
+def test_what_the_checks_of_paid_candidates_let_pass(purpose: str, candidates: str, more: str) -> None:
+    parse(PAYING.replace("PURPOSE", purpose).replace("CANDIDATES", candidates).replace("MORE", more))
+
+
 def test_a_faulty_value_hides_no_other_fault_and_makes_none() -> None:
     text = BASE.replace("contextWindow: 1000, reasoning", "contextWindow: x, reasoning")
     assert faults_of(text) == ['providers.local.models.m.contextWindow: must be a whole number, not "x"']

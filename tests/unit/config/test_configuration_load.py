@@ -244,6 +244,7 @@ def test_an_option_is_named_in_its_fault(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 3650 * DAY))
+@settings(deadline=None)
 def test_a_duration_is_written_as_it_is_read(nanos: int) -> None:
     assert duration(spell_duration(nanos)) == nanos
 
@@ -333,7 +334,7 @@ def answer(text: str) -> Configuration | tuple[str, ...]:
 
 
 @given(st.text())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_text_is_a_configuration_or_a_configuration_error(text: str) -> None:
     assert answer(text)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from tidegate_server.config import Configuration, json_schema, json_schema_text
+from tidegate_server.config import MIRRORS, Configuration, json_schema, json_schema_text, reference
 from tidegate_server.config.document import read_document
 from tidegate_server.config.scalars import duration
 
@@ -18,6 +18,13 @@ COMMITTED = Path(__file__).parents[3] / "docs" / "configuration.schema.json"
 
 def test_the_committed_schema_is_the_generated_one() -> None:
     assert COMMITTED.read_text() == json_schema_text(), "run `make proto`"
+
+
+def test_the_committed_reference_is_the_generated_one_and_names_every_setting() -> None:
+    text = COMMITTED.with_name("configuration-reference.md").read_text()
+    assert text == reference(), "run `make proto`"
+    assert [name for name in MIRRORS if f"`{name}`" not in text] == []
+    assert "| `purpose` | Required. " in text
 
 
 def test_the_schema_is_one() -> None:

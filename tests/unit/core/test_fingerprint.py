@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate_server.core.fingerprint import binding_fingerprint, canonical, fingerprint, policy_fingerprint
 from tidegate_server.core.model import Blocker, Tier
@@ -62,6 +62,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
+@settings(deadline=None)
 def test_the_canonical_form_is_json_of_the_same_value(value: Any) -> None:
     assert json.loads(canonical(value), parse_int=float, parse_float=float) == json.loads(
         json.dumps(value), parse_int=float, parse_float=float
