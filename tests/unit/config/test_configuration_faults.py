@@ -119,6 +119,14 @@ def test_what_the_checks_of_paid_candidates_let_pass(purpose: str, candidates: s
     parse(PAYING.replace("PURPOSE", purpose).replace("CANDIDATES", candidates).replace("MORE", more))
 
 
+def test_an_alias_that_is_taken_is_the_only_fault_of_the_routes_that_name_it() -> None:
+    text = PAYING.replace("m: {", "m: {alias: a, ").replace("v4-flash: {", "v4-flash: {alias: a, ")
+    text = text.replace("PURPOSE", "routine").replace("CANDIDATES", "sub/m, paid/deepseek-v4-flash, a")
+    assert faults_of(text.replace("MORE", "")) == [
+        'providers.paid.models["deepseek-v4-flash"].alias: is taken: it is the alias of "sub/m"'
+    ]
+
+
 def test_a_faulty_value_hides_no_other_fault_and_makes_none() -> None:
     text = BASE.replace("contextWindow: 1000, reasoning", "contextWindow: x, reasoning")
     assert faults_of(text) == ['providers.local.models.m.contextWindow: must be a whole number, not "x"']

@@ -112,6 +112,8 @@ def test_files_that_are_no_configuration(content: bytes, fault: str) -> None:
 def test_a_byte_order_mark_and_crlf_change_nothing() -> None:
     text = (GOOD / "spellings.yaml").read_text()
     assert parse(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()) == parse(text)
+    seed = (GOOD / "seed.json").read_bytes()
+    assert parse(b"\xef\xbb\xbf" + seed, is_json=True) == parse(seed)
 
 
 def test_a_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
@@ -283,6 +285,12 @@ def test_what_is_reachable_from_other_machines(text: str, loopback: bool) -> Non
     c = parse(json.dumps({"listen": text, "insecure": True}))
     assert c.listen[0].is_loopback is loopback
     assert str(c.listen[0]) == text.replace("unix:///", "unix:/")
+
+
+def test_any_free_port_may_be_asked_for_twice_and_the_health_listener_is_plaintext_anywhere() -> None:
+    c = parse("listen: ['127.0.0.1:0', '127.0.0.1:0']\nadmin: {listen: '127.0.0.1:0'}\nhealth: {listen: '0.0.0.0:1'}")
+    assert c.health is not None
+    assert not c.health.listen.is_loopback
 
 
 @pytest.mark.parametrize(
