@@ -158,9 +158,8 @@ def _health(health: Health) -> Health:
 def _quota(quota: Quota) -> Quota:
     _name(quota.window, "quota.window", required=True)
     _name(quota.scope, "quota.scope")
-    if quota.unlimited:
-        return quota._replace(remaining_percent=100.0)
-    return quota._replace(remaining_percent=_clamped(quota.remaining_percent, 100.0, "quota.remaining_percent"))
+    remaining = _clamped(quota.remaining_percent, 100.0, "quota.remaining_percent")
+    return quota._replace(remaining_percent=100.0 if quota.unlimited else remaining)
 
 
 def _balance(balance: Balance) -> Balance:

@@ -207,12 +207,13 @@ def _window_says_no(fact: Fact, reserve: float) -> Blocker | None:
 
 def _read_balance(account: FactGroup, own: FactGroup, now: Instant, found: _Findings) -> None:
     """Paid: in every balance scope seen money in some currency, and the word that the account may be used."""
-    scopes = available = 0
+    seen_any = False
+    words = [row for row in (account.available, own.available) if row is not None]
     for currencies in account.balances + own.balances:
         seen = [fact for fact in currencies if not is_forgotten(fact, now)]
         fresh = [fact for fact in seen if is_fresh(fact, now)]
-        available += any(fact.value.available is True for fact in fresh)  # type: ignore[union-attr] # Balance
-        scopes += bool(seen)
+        words += [fact for fact in seen if fact.value.available is True]  # type: ignore[union-attr] # a Balance
+        seen_any = seen_any or bool(seen)
         if any(_has_money(fact) for fact in fresh):
             continue
         if len(fresh) == len(seen):
@@ -220,11 +221,11 @@ def _read_balance(account: FactGroup, own: FactGroup, now: Instant, found: _Find
         for fact in seen:
             if fact not in fresh:
                 found.doubt(fact, now, "balance", fact.key.part)
-    if not scopes:
+    if not seen_any:
         found.doubt(None, now, "balance")
-    rows = [row for row in (account.available, own.available) if row is not None]
-    if not available and not any(is_fresh(row, now) for row in rows):
-        found.doubt(rows[0] if rows else None, now, "availability")
+    if not any(is_fresh(word, now) for word in words):
+        stale = next((word for word in words if now < word.ends_at), None)
+        found.doubt(stale, now, "availability")
 
 
 def _has_money(fact: Fact) -> bool:
