@@ -1,0 +1,1 @@
+"""The generic collector: HTTP JSON, response headers and Prometheus pages, mapped to facts by configuration alone."""
