@@ -1,0 +1,131 @@
+"""`make run`: a server, a stand-in engine, stand-in accounts, and the shipped collectors that read them.
+
+Everything runs on loopback and ends with this program. The server keeps its state in ./state.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from tidegate import Client, TidegateError
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+EXAMPLES = Path("docs") / "examples"
+ENGINE_PORT, ACCOUNTS_PORT = 18000, 18001
+ADDRESS = "127.0.0.1:50051"
+READY_WITHIN = 60.0
+PR_SET_PDEATHSIG = 1
+
+TIDEGATE = str(BIN / "tidegate")
+COMMANDS = {
+    "server": [TIDEGATE, "serve", "--config", str(EXAMPLES / "tidegate.yaml"), "--log-level", "warning"],
+    "engine": [sys.executable, "scripts/standins.py", "engine", "--port", str(ENGINE_PORT)],
+    "accounts": [sys.executable, "scripts/standins.py", "accounts", "--port", str(ACCOUNTS_PORT)],
+    "collectors": [TIDEGATE, "collect", "--config", str(EXAMPLES / "collectors.yaml")],
+}
+
+HOW_TO_CALL = """
+Call it:
+  .venv/bin/tidegate admit managed/routine my-thread --request-bytes 1200 --explain
+  .venv/bin/tidegate capacity --model managed/routine
+  README.md has the same call from Python, Node and any gRPC client.
+See it refuse: stop the engine (kill {engine}), wait 15 s, and ask for a new worker on managed/local.
+Ctrl-C ends everything; the pins stay in ./state.
+"""
+
+
+def start(name: str) -> "subprocess.Popen[bytes]":
+    """Start one of the programs; it ends when this one does, however this one ends."""
+    environment = {**os.environ, "STAND_IN_TOKEN": "stand-in"}
+    return subprocess.Popen(COMMANDS[name], cwd=ROOT, env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def first_decision() -> str:
+    """Ask until the collectors have brought the facts of the engine; one line of what came."""
+    deadline = time.monotonic() + READY_WITHIN
+    with Client(ADDRESS, token_file=ROOT / "state" / "local.token") as client:
+        while time.monotonic() < deadline:
+            try:
+                admission = client.admit("managed/routine", "make-run", request_bytes=1200)
+            except TidegateError:
+                time.sleep(0.2)
+                continue
+            if admission.may_forward and admission.binding is not None:
+                return f"ADMITTED, bound to {admission.binding.candidate}"
+            time.sleep(0.2)
+    return "no admission yet; `tidegate capacity` shows what is known"
+
+
+def wait_for_token(server: "subprocess.Popen[bytes]") -> bool:
+    """Whether the server came up."""
+    token = ROOT / "state" / "local.token"
+    while server.poll() is None:
+        if token.exists():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def stop(programs: "dict[str, subprocess.Popen[bytes]]") -> None:
+    """End what still runs, the server last, so that it drains."""
+    for name in reversed(programs):
+        programs[name].terminate()
+    for program in programs.values():
+        try:
+            program.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            program.kill()
+
+
+def main() -> int:
+    """Run until Ctrl-C, SIGTERM, or the server's end."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    programs = {"server": start("server")}
+    try:
+        if not wait_for_token(programs["server"]):
+            return programs["server"].returncode or 1
+        print(f"Tidegate serves on {ADDRESS} with {EXAMPLES / 'tidegate.yaml'}")
+        for name in ("engine", "accounts", "collectors"):
+            programs[name] = start(name)
+        print(f"stand-in engine on 127.0.0.1:{ENGINE_PORT} (process {programs['engine'].pid})")
+        print(f"stand-in accounts on 127.0.0.1:{ACCOUNTS_PORT} (process {programs['accounts'].pid})")
+        print(f"collectors read them with {EXAMPLES / 'collectors.yaml'} (process {programs['collectors'].pid})")
+        print(f"managed/routine for the worker make-run: {first_decision()}")
+        print(HOW_TO_CALL.format(engine=programs["engine"].pid), flush=True)
+        return watch(programs)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        stop(programs)
+
+
+def watch(programs: "dict[str, subprocess.Popen[bytes]]") -> int:
+    """Say who has stopped; return when it is the server."""
+    told = set()
+    while programs["server"].poll() is None:
+        for name, program in programs.items():
+            if name not in told and program.poll() is not None:
+                told.add(name)
+                print(f"the {name} stopped ({program.returncode}); the facts run out, and nothing else", flush=True)
+        time.sleep(0.2)
+    print(f"the server stopped ({programs['server'].returncode})", file=sys.stderr)
+    return programs["server"].returncode or 0
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
