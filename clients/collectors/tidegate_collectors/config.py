@@ -198,6 +198,21 @@ def load(path: str | Path) -> Config:
     return check(read(path))
 
 
+def pick(document: object, name: str | None) -> Entry:
+    """Return one collector of a file, for an offline test: alone it need not say where it polls.
+
+    ConfigError: the file has no such collector, or several and no name, or the collector's own settings are wrong.
+    """
+    entries = document.get("collectors") if isinstance(document, dict) else None
+    found = [entry for entry in entries or () if isinstance(entry, dict) and name in (None, entry.get("id"))]
+    if len(found) != 1:
+        raise ConfigError([f"collectors: {len(found)} match; name one by its id"])
+    try:
+        return Entry.model_validate(found[0])
+    except ValidationError as error:
+        raise ConfigError([f"{_path(fault['loc'])}: {fault['msg']}" for fault in error.errors()]) from None
+
+
 def check(document: object) -> Config:
     """Check a document that was read already. ConfigError has every fault at once."""
     try:
