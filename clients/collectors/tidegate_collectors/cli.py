@@ -31,6 +31,12 @@ class Usage(Exception):
     """Something that was asked for is not there; exit code 2."""
 
 
+def add_arguments(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `collect` and `collector` to a command line; each sets `run`, which returns the exit code."""
+    add_collect_arguments(commands.add_parser("collect", help="run the collectors of a file"))
+    add_collector_arguments(commands.add_parser("collector", help="presets, and tests of saved answers"))
+
+
 def add_collect_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `collect`."""
     parser.add_argument("--config", required=True, metavar="FILE", help="the collectors' file")
@@ -124,8 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the commands by itself, as `python -m tidegate_collectors.cli`."""
     parser = argparse.ArgumentParser(prog="tidegate", description="Collect capacity facts for Tidegate.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_collect_arguments(commands.add_parser("collect", help="run the collectors of a file"))
-    add_collector_arguments(commands.add_parser("collector", help="presets, and tests of saved answers"))
+    add_arguments(commands)
     args = parser.parse_args(argv)
     result: int = args.run(args)
     return result

@@ -12,7 +12,7 @@ from tidegate import TokenFile
 
 from tidegate_collectors.clock import Clock
 from tidegate_collectors.endpoint import Answer, Request
-from tidegate_collectors.facts import Reading, Source, failure
+from tidegate_collectors.facts import Reading, Source, failure, merged
 from tidegate_collectors.payload import Malformed, Response, decode, mapping, text
 from tidegate_collectors.presets import Parse
 from tidegate_collectors.vocabulary import record
@@ -54,12 +54,12 @@ class Observer:
         if not collectors:
             return failure(f"no collector observes {provider}")
         response = Response(body, self._clock.now(), status, {name.lower(): value for name, value in headers.items()})
-        reading = failure("")
+        readings = []
         for each in collectors:
             source = replace(each.source, model=model or each.source.model)
-            reading = each.parse(response, source)
-            await each.publish(reading, source)
-        return reading
+            readings.append(each.parse(response, source))
+            await each.publish(readings[-1], source)
+        return merged(readings)
 
 
 def handler(observer: Observer, token: TokenFile) -> Callable[[Request], Awaitable[Answer]]:

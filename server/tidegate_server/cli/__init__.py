@@ -5,11 +5,12 @@ import sys
 from collections.abc import Sequence
 
 from tidegate.errors import CredentialError, TidegateError
+from tidegate_collectors import cli as collectors
 
 from tidegate_server import errors
 from tidegate_server.cli import admission, check, health, operator, serve
 
-GROUPS = (serve, check, admission, operator, health)
+GROUPS = (serve, check, admission, operator, health, collectors)
 """Each adds its own commands: `add_arguments(subparsers)` sets `run`, which returns the exit code."""
 
 
