@@ -64,10 +64,11 @@ class Place(NamedTuple):
 def find_parent(flow: Flow, proof: Proof, agent: str) -> Hop | None:
     """The hop from which `agent` calls: the signed one; without a `tidegate` member the deepest open hop into it.
 
-    Of equally deep ones it is the one entered last. A bad member, or one of another life of this trace id, finds none.
+    Of equally deep ones it is the one entered last. A bad member finds none; nor does one of an earlier life of this
+    trace id, whose hops are gone.
     """
     if isinstance(proof, Signed):
-        return flow.hops.get(proof.hop_id) if proof.start == flow.start else None
+        return flow.hops.get(proof.hop_id)
     if proof is Unproved.BAD_MEMBER:
         return None
     into = (hop for hop in flow.open.values() if hop.target == agent)
