@@ -172,7 +172,7 @@ class Server:
     async def reload(self, config: Json) -> None:
         """See Driver."""
         write(config, self._directory, **self._settings)
-        self._running.reload()
+        await self._running.reload()
         assert not self._running.source.error, self._running.source.error
 
     async def retire(self, request: Json) -> None:

@@ -46,6 +46,10 @@ class SelectionServicer(rpc.SelectionServiceServicer):
         self._clock = clock
         self._default_deadline = default_deadline
 
+    def use(self, verbs: SelectionVerbs) -> None:
+        """Serve with other use cases from the next call on: the configuration was reloaded."""
+        self._verbs = verbs
+
     async def RegisterAgent(self, request: wire.RegisterAgentRequest, context: Context) -> wire.RegisterAgentResponse:
         """Put an agent into the registry."""
         stored = await self._verbs.register(mapping.agent_of(request.agent), current_caller())

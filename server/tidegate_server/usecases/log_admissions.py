@@ -4,6 +4,7 @@ A wrapper with the verb's own signature: who asks for an admission does not know
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias
 
 from tidegate_server.core.decision_record import ADMISSION, DecisionRecord, DetailWriter
@@ -29,10 +30,11 @@ class LogAdmissions:
         """Answer as Admit does; a dry run leaves no record, for nothing was decided by it."""
         admission = await self._admit(ask, caller, budget)
         if not ask.dry_run:
-            self._log.append(self._record(admission, caller.namespace))
+            self._log.append(partial(self._record, admission, caller.namespace))
         return admission
 
     def _record(self, admission: Admission, namespace: str) -> DecisionRecord:
+        """Made by the log's writer; an admission is immutable, and so is all that it holds."""
         decision, ask = admission.decision, admission.ask
         return DecisionRecord(
             admission.decision_id,

@@ -8,8 +8,9 @@ from tidegate_server.core.refusals import PIN_MISSING, Refusal
 from tidegate_server.core.requests import request_faults
 from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound
 from tidegate_server.ports import PinStore
-from tidegate_server.usecases.admit import Admission, Admit, AdmitAsk, PinIds
+from tidegate_server.usecases.admit import Admission, AdmitAsk, PinIds
 from tidegate_server.usecases.cold_wait import WaitBudget
+from tidegate_server.usecases.log_admissions import Admits
 from tidegate_server.usecases.policies import Policies
 
 
@@ -54,7 +55,7 @@ class LookUpPin:
 class EstablishPin:
     """ESTABLISH: Admit with a request of 0 bytes. A route with `requireFlow` refuses it: such workers need Admit."""
 
-    def __init__(self, admit: Admit) -> None:
+    def __init__(self, admit: Admits) -> None:
         self._admit = admit
 
     async def __call__(

@@ -1,5 +1,6 @@
 """The use cases and their servicers, composed from a configuration and opened stores."""
 
+import hashlib
 import itertools
 import secrets
 from collections.abc import Callable, Mapping
@@ -9,23 +10,28 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidegate_server.config import ConfigurationSource
+from tidegate_server.core.decision_record import session_hash
 from tidegate_server.core.pins import PinCodec
-from tidegate_server.ports import Clock, FactStore, PinStore
-from tidegate_server.rpc import admission, health, operator
+from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, PinStore
+from tidegate_server.rpc import admission, health, operator, selection
 from tidegate_server.rpc.feed_stream import FeedStreams
 from tidegate_server.rpc.guard import Guard
-from tidegate_server.usecases.admit import Admit
+from tidegate_server.usecases.admit import Admit, PinIds
 from tidegate_server.usecases.capacity import Capacity
 from tidegate_server.usecases.catalog import Catalog
 from tidegate_server.usecases.changes import Changes
 from tidegate_server.usecases.clear_blockers import ClearBlockers
 from tidegate_server.usecases.cold_wait import ColdWait
+from tidegate_server.usecases.decision_log import QueuedDecisionLog
 from tidegate_server.usecases.feeds import Feeds
+from tidegate_server.usecases.log_admissions import LogAdmissions
 from tidegate_server.usecases.pin import EstablishPin, LookUpPin
 from tidegate_server.usecases.pins_operator import ListPins, RetirePins, VerifyPins
 from tidegate_server.usecases.policies import Policies
 from tidegate_server.usecases.report import Report
+from tidegate_server.usecases.retention import Retention
 from tidegate_server.usecases.status import FEATURES, Dependency, Status
+from tidegate_server.wiring.selection import Selection
 
 
 class Stores(NamedTuple):
@@ -33,6 +39,8 @@ class Stores(NamedTuple):
 
     pins: PinStore
     facts: FactStore
+    agents: AgentStore
+    decisions: DecisionStore
 
 
 class Application:
@@ -42,54 +50,70 @@ class Application:
         limits = source.configuration.limits
         self._source = source
         self._stores = stores
+        self._clock = clock
         self.guard = guard
         self.policies = Policies(source.policy)
         self.health = health.Health(clock)
+        self.log = QueuedDecisionLog(stores.decisions, clock, queue=source.configuration.decision_log.queue)
+        self._new_id = decision_ids()
+        self._session_ids = session_ids(pin_key)
         changes = Changes()
         stores.facts.subscribe(changes.tell)
         self.feeds = Feeds(changes, limits.max_feeds)
         self.cold_wait = ColdWait(changes, self.feeds, clock, max_waiters=limits.max_cold_waiters)
-        pin_ids = PinCodec(pin_key).pin_id
-        admit = Admit(self.policies, stores.facts, stores.pins, pin_ids, self.cold_wait, clock, decision_ids())
-        report = Report(self.policies, stores.facts, clock)
         self.admission = admission.AdmissionServicer(
-            admission.Verbs(
-                admit,
-                LookUpPin(self.policies, stores.pins, pin_ids),
-                EstablishPin(admit),
-                Capacity(self.policies, stores.facts, self.feeds, clock),
-                Catalog(self.policies, FEATURES),
-                report,
-                FeedStreams(self.feeds, report, clock),
-            ),
-            clock,
-            admission.no_flows,
-            limits.default_deadline,
+            self._admission_verbs(PinCodec(pin_key).pin_id), clock, admission.no_flows, limits.default_deadline
         )
-        self.operator = operator.OperatorServicer(
-            operator.OperatorVerbs(
-                ListPins(stores.pins),
-                RetirePins(stores.pins, clock),
-                VerifyPins(stores.pins),
-                ClearBlockers(self.policies, stores.facts),
-                Status(
-                    self.policies,
-                    self.feeds,
-                    {
-                        "pins": Dependency(stores.pins.healthy, stores.pins.warnings),
-                        "facts": Dependency(stores.facts.healthy),
-                    },
-                    lambda: source.error,
-                    self.health.is_ready,
-                ),
-            )
+        self._selection = self._new_selection()
+        self.selection = selection.SelectionServicer(self._selection.verbs, clock, limits.default_deadline)
+        self.operator = operator.OperatorServicer(self._operator_verbs())
+
+    def _admission_verbs(self, pin_ids: PinIds) -> admission.Verbs:
+        stores, clock = self._stores, self._clock
+        admit = Admit(self.policies, stores.facts, stores.pins, pin_ids, self.cold_wait, clock, self._new_id)
+        logged = LogAdmissions(admit, self.log, self._session_ids)
+        report = Report(self.policies, stores.facts, clock)
+        return admission.Verbs(
+            logged,
+            LookUpPin(self.policies, stores.pins, pin_ids),
+            EstablishPin(logged),
+            Capacity(self.policies, stores.facts, self.feeds, clock),
+            Catalog(self.policies, FEATURES),
+            report,
+            FeedStreams(self.feeds, report, clock),
         )
+
+    def _operator_verbs(self) -> operator.OperatorVerbs:
+        stores = self._stores
+        dependencies = {
+            "pins": Dependency(stores.pins.healthy, stores.pins.warnings),
+            "facts": Dependency(stores.facts.healthy),
+            "agents": Dependency(stores.agents.healthy),
+            "decisions": Dependency(stores.decisions.healthy, self._log_warnings),
+        }
+        return operator.OperatorVerbs(
+            ListPins(stores.pins),
+            RetirePins(stores.pins, self._clock),
+            VerifyPins(stores.pins),
+            ClearBlockers(self.policies, stores.facts),
+            Status(self.policies, self.feeds, dependencies, lambda: self._source.error, self.health.is_ready),
+        )
+
+    def _new_selection(self) -> Selection:
+        stores, configuration = self._stores, self._source.configuration
+        return Selection(
+            configuration, stores.agents, stores.decisions, self.log, self._clock, self._session_ids, self._new_id
+        )
+
+    def _log_warnings(self) -> list[str]:
+        return [f"{self.log.dropped} decisions are missing from the log"] if self.log.dropped else []
 
     def add_to(self, server: grpc.aio.Server) -> Mapping[str, Callable[[], bool]]:
         """Serve every service; return what each needs, by its full name."""
         health_name = health.add_to(server, self.health)
         names = {
             admission.add_to(server, self.admission): self._admission_works,
+            selection.add_to(server, self.selection): self._stores.agents.healthy,
             operator.add_to(server, self.operator): lambda: True,
         }
         if self._source.configuration.reflection:
@@ -99,10 +123,23 @@ class Application:
     def _admission_works(self) -> bool:
         return self._stores.pins.healthy() and self._stores.facts.healthy()
 
-    def apply(self) -> None:
-        """Make decisions under the source's policy from now on."""
+    async def apply(self) -> None:
+        """Serve under the source's configuration from now on."""
         self.policies.current = self._source.policy
         self._stores.facts.relimit(self._source.policy.freshness)
+        old, self._selection = self._selection, self._new_selection()
+        self.selection.use(self._selection.verbs)
+        await old.close()
+
+    async def tend(self) -> None:
+        """Drop what is past its time, for ever; a task of the server."""
+        keep = self._source.configuration.decision_log.retention
+        await Retention(self._stores.decisions, self._stores.agents, self._clock, keep=keep).run()
+
+    async def close(self) -> None:
+        """Write what is queued for the log, and let go of the providers."""
+        await self._selection.close()
+        await self.log.close()
 
 
 def decision_ids() -> Callable[[], str]:
@@ -110,3 +147,9 @@ def decision_ids() -> Callable[[], str]:
     prefix = secrets.token_hex(8)
     numbers = itertools.count(1)
     return lambda: f"{prefix}{next(numbers):08x}"
+
+
+def session_ids(pin_key: bytes) -> Callable[[str, str], str]:
+    """The keyed hash of a worker's or session's id within a namespace; its key is made of the pins'."""
+    key = hashlib.blake2b(pin_key).digest()
+    return lambda namespace, session_id: session_hash(key, namespace, session_id)

@@ -15,7 +15,10 @@ from tidegate_server.ports import Clock
 from tidegate_server.rpc import health
 from tidegate_server.rpc.guard import Guard
 from tidegate_server.stores.memory_facts import MemoryFactStore
+from tidegate_server.stores.sqlite_agents import SqliteAgentStore
+from tidegate_server.stores.sqlite_decisions import SqliteDecisionStore
 from tidegate_server.stores.sqlite_pins import SqlitePinStore
+from tidegate_server.usecases.deadlines import within
 from tidegate_server.wiring.application import Application, Stores
 from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.credentials import Certificates, identify
@@ -44,7 +47,7 @@ async def serve(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, running.reload)
+        loop.add_signal_handler(signal.SIGHUP, running.reload_soon)
         started(running.addresses)
         await stop.wait()
         log.info("draining")
@@ -59,22 +62,29 @@ class Running:
         self.addresses: list[Address] = []
         self._state = state
         self._clock = clock
+        self._asked = asyncio.Event()
 
-    def reload(self) -> None:
+    def reload_soon(self) -> None:
+        """Reload without waiting for a change of the file to be seen: SIGHUP."""
+        self._asked.set()
+
+    async def reload(self) -> None:
         """Take a changed file over whole, or keep the last good one."""
         if not self.source.reload():
             log.error("the configuration was not taken over, the last good one serves:\n%s", self.source.error)
             return
-        self.application.apply()
+        await self.application.apply()
         self.application.guard.identify = identify(self.source.configuration, self._state.local_token)
         log.info("configuration revision %s", self.source.revision)
 
     async def follow(self) -> None:
-        """Reload whenever the file has changed, until cancelled."""
+        """Reload whenever the file has changed or somebody asks for it, until cancelled."""
         while True:
-            await self._clock.sleep(RELOAD_EVERY)
-            if self.source.changed():
-                self.reload()
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, RELOAD_EVERY, self._asked.wait())
+            if self._asked.is_set() or self.source.changed():
+                self._asked.clear()
+                await self.reload()
 
 
 async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack) -> Running:
@@ -82,12 +92,12 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     configuration = source.configuration
     state = open_state(configuration)
     stack.callback(state.directory.close)
-    pins = await SqlitePinStore.open(state.directory, state.pin_key)
-    stack.push_async_callback(pins.close)
-    stores = Stores(pins, MemoryFactStore(clock))
+    stores = await _open_embedded(state, clock, stack)
     guard = Guard(identify(configuration, state.local_token), max_calls=configuration.limits.max_concurrent_calls)
     application = Application(source, stores, state.pin_key, guard, clock)
     running = Running(source, state, application, clock)
+    application.log.start()
+    stack.push_async_callback(application.close)
 
     server = grpc.aio.server(interceptors=[guard], options=server_options(configuration))
     needs = application.add_to(server)
@@ -98,10 +108,21 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     await server.start()
     if configuration.health is not None:
         await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
-    for task in (application.health.watch(), running.follow()):
+    for task in (application.health.watch(), application.tend(), running.follow()):
         stack.push_async_callback(_cancel, asyncio.create_task(task))
     await application.health.refresh()
     return running
+
+
+async def _open_embedded(state: State, clock: Clock, stack: AsyncExitStack) -> Stores:
+    """The stores of one process on one machine (§12)."""
+    pins = await SqlitePinStore.open(state.directory, state.pin_key)
+    stack.push_async_callback(pins.close)
+    agents = SqliteAgentStore.open(state.directory.path)
+    stack.push_async_callback(agents.close)
+    decisions = SqliteDecisionStore.open(state.directory.path)
+    stack.push_async_callback(decisions.close)
+    return Stores(pins, MemoryFactStore(clock), agents, decisions)
 
 
 async def _serve_health_alone(
