@@ -1,23 +1,23 @@
 """Every store of pins against the one suite."""
 
 from pathlib import Path
-from typing import ClassVar
 
 from tidegate_server.ports import PinStore
 from tidegate_server.stores.memory_pins import MemoryPinStore
 
-from tests.contract.pin_store_contract import PinStoreContract
+from tests.contract.pin_store_contract import DurablePinStoreContract, PinStoreContract
 from tests.integration.pins.places import database, open_pins
 
 
 class MemoryBackend:
-    durable: ClassVar = False
-
     def __init__(self, directory: Path) -> None:
         pass
 
     async def open(self) -> PinStore:
         return MemoryPinStore()
+
+    async def reopen(self, store: PinStore) -> PinStore:
+        return store
 
     async def corrupt(self, store: PinStore, pin_id: bytes) -> None:
         assert isinstance(store, MemoryPinStore)
@@ -29,13 +29,15 @@ class MemoryBackend:
 
 
 class SqliteBackend:
-    durable: ClassVar = True
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "state"
 
     async def open(self) -> PinStore:
         return await open_pins(self._directory)
+
+    async def reopen(self, store: PinStore) -> PinStore:
+        await store.close()
+        return await self.open()
 
     async def corrupt(self, store: PinStore, pin_id: bytes) -> None:
         with database(self._directory) as connection:
@@ -50,5 +52,5 @@ class TestMemoryPins(PinStoreContract):
     backend = MemoryBackend
 
 
-class TestSqlitePins(PinStoreContract):
+class TestSqlitePins(DurablePinStoreContract):
     backend = SqliteBackend

@@ -12,7 +12,7 @@ import fcntl
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -112,7 +112,7 @@ class OwnedDirectory:
         try:
             descriptor = os.open(path.name, _DIRECTORY, dir_fd=parent)
         except OSError as error:
-            raise _cannot_open(path, parent, error) from error
+            raise _cannot_open(path, parent, error, directory=True) from error
         try:
             if made:
                 os.fchmod(descriptor, 0o700)  # whatever the umask took away
@@ -132,11 +132,11 @@ class OwnedDirectory:
                 "Choose a state directory on a local disk, or the shared mode (`stores`).",
             )
 
-    def check_entries(self) -> None:
-        """UnsafeState unless everything in here is a file or a directory that is ours alone."""
+    def check_entries(self, files: Collection[str] = ()) -> None:
+        """UnsafeState unless everything in here is ours alone: directories and files, and under `files` only files."""
         for name in sorted(os.listdir(self.descriptor)):  # noqa: PTH208 - by the handle, not by a path
             info = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-            _check(self.path / name, info, directory=stat.S_ISDIR(info.st_mode))
+            _check(self.path / name, info, directory=stat.S_ISDIR(info.st_mode) and name not in files)
 
     def lock(self, name: str = "lock") -> None:
         """Keep other processes out until `close`; the kernel lets go when this process dies, however it dies."""
@@ -184,7 +184,7 @@ class OwnedDirectory:
         try:
             descriptor = os.open(name, flags, dir_fd=self.descriptor)
         except OSError as error:
-            raise _cannot_open(path, self.descriptor, error) from error
+            raise _cannot_open(path, self.descriptor, error, directory=False) from error
         try:
             if made:
                 os.fchmod(descriptor, 0o600)
@@ -309,12 +309,12 @@ def _check(path: Path, info: os.stat_result, *, directory: bool) -> None:
         )
 
 
-def _cannot_open(path: Path, parent: int, error: OSError) -> UnsafeState:
+def _cannot_open(path: Path, parent: int, error: OSError, *, directory: bool) -> UnsafeState:
     """Why: for something that is not what it should be its kind tells more than the error does."""
     with contextlib.suppress(OSError):
         info = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
         try:
-            _check(path, info, directory=stat.S_ISDIR(info.st_mode))
+            _check(path, info, directory=directory)
         except UnsafeState as fault:
             return fault
     return unsafe(path, f"it cannot be opened ({error.strerror})", "Find out why, and start the server again.")

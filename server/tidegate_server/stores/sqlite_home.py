@@ -86,7 +86,7 @@ class SqliteHome:
         try:
             directory.refuse_remote(file_system)
             directory.lock()
-            directory.check_entries()
+            directory.check_entries((DATABASE, WAL, SHM, MARKER))
             home = cls(directory, schema, *_checked_files(directory, schema, key_check))
             return home, home._first_connection(key_check)
         except UnsafeState:
@@ -97,6 +97,11 @@ class SqliteHome:
             what = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
             raise unsafe(directory.path, f"it cannot be opened ({what})", "Find out why, and start again.") from error
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened it: it owns none of this, and must not even close it."""
+        return os.getpid() != self._process
+
     def connect(self, *, read_only: bool = False) -> apsw.Connection:
         """Another connection: full durability, no checkpoint of its own accord, nothing folded in when it closes."""
         return _connect(self.directory.path / DATABASE, read_only=read_only)
@@ -105,7 +110,7 @@ class SqliteHome:
         """StoreUnavailable, from now on, when another file took the place of one of ours. A few system calls."""
         if not self.replaced and not self._watch.unchanged():
             self.replaced = True
-        if self.replaced or os.getpid() != self._process:
+        if self.replaced or self.forked:
             raise StoreUnavailable(self._schema.holds)
 
     def commit(self, connection: apsw.Connection, jobs: Sequence[Callable[[apsw.Connection], T]]) -> list[T]:
@@ -151,8 +156,8 @@ class SqliteHome:
 
     def close(self, connection: apsw.Connection | None = None) -> None:
         """Let go. With the writing connection (all others closed) the log is folded in and the marker says "clean"."""
-        if os.getpid() != self._process:
-            return  # a forked child owns none of this
+        if self.forked:
+            return
         if connection is not None:
             self._finish(connection)
             connection.close()
@@ -308,9 +313,7 @@ def _checked_files(directory: OwnedDirectory, schema: Schema, key_check: bytes) 
             )
         if not directory.exists(DATABASE):
             if not directory.exists(_DRAFT):
-                raise unsafe(
-                    directory.path / DATABASE, "it is missing, and the marker says that it was there", _RESTORE
-                )
+                raise unsafe(directory.path / DATABASE, "it is lost: the marker says that it was there", _RESTORE)
             directory.rename(_DRAFT, DATABASE)  # a first start that died between its last two steps
         database = directory.open_file(DATABASE)
         try:

@@ -161,6 +161,8 @@ class SqlitePinStore:
 
     async def close(self) -> None:
         """See PinStore."""
+        if self._home.forked:
+            return
         await self._writer.close()
         await self._reader.close()
         self._read.close()
