@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tidegate_server.core.model import SECOND, Instant, Nanos
 from tidegate_server.core.selection.model import Agent, Vector
+from tidegate_server.core.selection.ranking import unit
 from tidegate_server.core.selection.words import card
 from tidegate_server.errors import ProviderFailed, StoreUnavailable
 from tidegate_server.ports import AgentStore, Clock, Embedder
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Comparison(NamedTuple):
-    """A text's vector and those of the agents that can be compared with it, by agent id."""
+    """A text's unit vector and those of the agents that can be compared with it, by agent id."""
 
     text: Vector
     agents: Mapping[str, Vector]
@@ -63,7 +64,7 @@ class AgentEmbeddings:
         if not found:
             raise ProviderFailed("the endpoint gave no vector of an agent that compares with the query's")
         by_agent = ((agent.agent_id, found.get(_digest(card(agent)))) for agent in agents)
-        return Comparison(vector, {agent_id: known for agent_id, known in by_agent if known is not None})
+        return Comparison(unit(vector), {agent_id: known for agent_id, known in by_agent if known is not None})
 
     async def close(self) -> None:
         """End what is still being embedded; what was stored stays."""
@@ -115,7 +116,7 @@ class AgentEmbeddings:
             if answer.space != space:
                 raise ProviderFailed("the endpoint changed its model in between")
             pairs = zip(chunk, answer.vectors, strict=True)
-            made = {digest: vector for (digest, _), vector in pairs if vector is not None and len(vector) == length}
+            made = {digest: unit(vector) for (digest, _), vector in pairs if vector and len(vector) == length}
             until = self._clock.monotonic() + _REFUSED_FOR
             self._refused.update({(space, digest, length): until for digest, _ in chunk if digest not in made})
             self._remember(space, made)

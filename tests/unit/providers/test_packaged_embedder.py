@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tidegate_server.core.selection.ranking import cosine
+from tidegate_server.core.selection.ranking import cosine, unit
 from tidegate_server.errors import ProviderFailed
 from tidegate_server.providers import packaged_embedder
 from tidegate_server.providers.packaged_embedder import PackagedEmbedder
@@ -18,7 +18,7 @@ async def test_close_texts_are_closer_than_far_ones() -> None:
     assert bill is not None
     assert flight is not None
     assert len(invoice) == 512
-    assert cosine(invoice, bill) > cosine(invoice, flight) + 0.1
+    assert cosine(unit(invoice), unit(bill)) > cosine(unit(invoice), unit(flight)) + 0.1
     await embedder.close()
 
 

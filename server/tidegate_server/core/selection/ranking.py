@@ -5,6 +5,7 @@ behind those that were, in the order in which it came.
 """
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from operator import mul
 from typing import NamedTuple
@@ -31,16 +32,23 @@ def usable(vector: Vector | None) -> bool:
     return math.isfinite(square) and square > 0
 
 
+def unit(vector: Vector) -> Vector:
+    """A usable vector's direction, in 32-bit floats: made once, so that a comparison is one sum of products."""
+    length = math.sqrt(sum(map(mul, vector, vector)))
+    return array("f", [number / length for number in vector])
+
+
 def cosine(one: Vector, other: Vector) -> float:
-    """The cosine of two usable vectors of one length, -1 to 1."""
-    dot: float = sum(map(mul, one, other))
-    return dot / math.sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
+    """The cosine of two unit vectors of one length, -1 to 1."""
+    products: float = sum(map(mul, one, other))
+    return products
 
 
 def rank(
     query: Vector, agents: Sequence[Agent], vectors: Mapping[str, Vector], *, ahead: str = ""
 ) -> tuple[Ranked, ...]:
-    """`agents` by the similarity of their vectors (by agent id) to `query`; CONTINUITY favours `ahead`."""
+    """`agents` by the similarity of their unit vectors (by agent id) to `query`; CONTINUITY favours `ahead`."""
+    query = list(query)  # numbers made once, not once for every agent
     scored = []
     for position, agent in enumerate(agents):
         vector = vectors.get(agent.agent_id)

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 import pytest
 from tidegate_server.core.selection.model import Agent, Turn, Vector
-from tidegate_server.core.selection.ranking import CONTINUITY, conversation, last_handler, rank, recent, usable
+from tidegate_server.core.selection.ranking import CONTINUITY, conversation, last_handler, rank, recent, unit, usable
 
 A, B, C, D = (Agent(name, name.upper()) for name in "abcd")
 
 
 def ids(query: Vector, vectors: Mapping[str, Vector], ahead: str = "") -> str:
-    return "".join(entry.agent.agent_id for entry in rank(query, [A, B, C, D], vectors, ahead=ahead))
+    units = {agent_id: unit(vector) for agent_id, vector in vectors.items()}
+    return "".join(entry.agent.agent_id for entry in rank(unit(query), [A, B, C, D], units, ahead=ahead))
 
 
 def test_the_most_similar_comes_first_and_length_does_not_count() -> None:
