@@ -12,6 +12,7 @@ from tidegate_server.core.policy import Candidate, CatalogEntry
 from tidegate_server.core.refusals import ANSWERS, Refusal, describe
 from tidegate_server.core.verdicts import Evaluation
 from tidegate_server.rpc.fact_mapping import duration, fact_message, timestamp
+from tidegate_server.rpc.grant_mapping import grant_message
 from tidegate_server.usecases.admit import Admission, AdmitAsk, FlowContext
 from tidegate_server.usecases.pin import LookedUp
 
@@ -54,6 +55,8 @@ def admit_response(admission: Admission) -> admission_wire.AdmitResponse:
         response.headers.update(gateway_headers(decision.candidate, ask.worker_id, route))
         response.reasoning_effort = decision.effort
         response.reasoning_effort_mapped = decision.effort_mapped
+    if admission.hop is not None:
+        response.hop.CopyFrom(grant_message(admission.hop))
     if decision.verdict is Verdict.REFUSED or ask.explain:
         response.evaluations.extend(evaluation_messages(decision.evaluations, decision.now, admission.wall))
     response.evidence.extend(_evidence_message(e, decision.now, admission.wall) for e in decision.evidence)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import NamedTuple, TypeAlias
 
 from tidegate_server.core.flow.model import EventKind, Flow, FlowEvent, FlowKey, FlowPage, FlowPlace
@@ -89,7 +89,7 @@ class WatchFlows:
         self._max_watchers = max_watchers
         self.watchers = 0
 
-    async def __call__(self, flow_id: str, caller: Caller) -> AsyncIterator[Watched]:
+    async def __call__(self, flow_id: str, caller: Caller) -> AsyncGenerator[Watched, None]:
         """Snapshots of what is watched, then each change. `flow_id` "" is every flow of the caller's namespace.
 
         What changes while the snapshots are taken may be told twice: in the snapshot and as an event, which holds the
