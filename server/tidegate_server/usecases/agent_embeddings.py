@@ -83,7 +83,7 @@ class AgentEmbeddings:
                 fill = asyncio.ensure_future(within(self._clock, _FILL_LIMIT, self._fill(space, missing, length)))
                 self._fills[space] = fill
                 fill.add_done_callback(lambda done: self._filled(space, done))
-            await asyncio.shield(fill)
+            await _joined(fill)
         known = ((digest, self._vectors.get((space, digest))) for digest in cards)
         return {digest: vector for digest, vector in known if vector is not None and len(vector) == length}
 
@@ -140,3 +140,11 @@ class AgentEmbeddings:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+async def _joined(fill: asyncio.Task[None]) -> None:
+    """Wait for a fill that others wait for, too. One that was ended (a reload) fails the stage, not the caller."""
+    await asyncio.wait((fill,))
+    if fill.cancelled():
+        raise ProviderFailed("the embedding of the fleet was ended")
+    fill.result()
