@@ -14,7 +14,13 @@ from tidegate_server.errors import FieldViolation, InvalidRequest, TidegateError
 from tidegate_server.ports import Clock
 from tidegate_server.rpc import mapping
 from tidegate_server.rpc.fact_mapping import fact_message, observation_of
-from tidegate_server.rpc.feed_stream import FeedStreams, check_collector_id, item_results, retraction_of
+from tidegate_server.rpc.feed_stream import (
+    FeedStreams,
+    check_batch_size,
+    check_collector_id,
+    item_results,
+    retraction_of,
+)
 from tidegate_server.rpc.guard import Context, current_caller
 from tidegate_server.rpc.status import batch_error
 from tidegate_server.usecases.admit import FlowContext
@@ -101,6 +107,7 @@ class AdmissionServicer(rpc.AdmissionServiceServicer):
     ) -> wire.ReportCapacityResponse:
         """A batch without a stream; what is retracted goes first."""
         check_collector_id(request.collector_id, "collector_id")
+        check_batch_size(request, "observations")
         retraction = retraction_of(request.retract) if request.HasField("retract") else None
         observations = [observation_of(item) for item in request.observations]
         told = await self._verbs.report(current_caller(), request.collector_id, observations, retraction)
@@ -128,13 +135,6 @@ def _batch_result(answer: wire.AdmitResponse | BaseException) -> wire.AdmitBatch
     if not isinstance(answer, TidegateError | TimeoutError):
         raise answer
     return batch_error(answer)
-
-
-def no_flows(request: wire.AdmitRequest, context: Context) -> FlowContext | None:
-    """Where no flow guard is wired: a request that names a flow is not answered as if it named none."""
-    if request.WhichOneof("flow_context") is not None:
-        raise NotImplementedError
-    return None
 
 
 def add_to(server: grpc.aio.Server, servicer: AdmissionServicer) -> str:

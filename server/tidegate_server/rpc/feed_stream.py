@@ -81,8 +81,7 @@ class FeedStreams:
         return None
 
     async def _take(self, batch: wire.Batch, session: Session) -> wire.Ack:
-        if batch.ByteSize() > MAX_BATCH_BYTES:
-            raise InvalidRequest([FieldViolation("batch", "is over 1 MiB")])
+        check_batch_size(batch, "batch")
         observations = [observation_of(item, batch.sequence) for item in batch.observations]
         told = await self._report(session.caller, session.collector, observations, field="batch.observations")
         return wire.Ack(sequence=batch.sequence, results=item_results(told))
@@ -135,6 +134,12 @@ def item_results(told: Sequence[Told]) -> list[wire.ItemResult]:
 def retraction_of(message: wire.Retract) -> Retraction:
     """What a collector takes back."""
     return Retraction(tuple(message.providers), message.window, message.scope)
+
+
+def check_batch_size(batch: wire.Batch | wire.ReportCapacityRequest, field: str) -> None:
+    """Raises InvalidRequest, naming `field`, when a batch is over what one may hold in bytes."""
+    if batch.ByteSize() > MAX_BATCH_BYTES:
+        raise InvalidRequest([FieldViolation(field, "is over 1 MiB")])
 
 
 def check_collector_id(collector_id: str, field: str) -> None:
