@@ -4,7 +4,7 @@
 looks at it as a whole, `load` brings them together; `compile` makes the policy, `source` follows a changing file.
 """
 
-from tidegate_server.config.compile import FlowLimits, compile_policy, flow_limits, revision
+from tidegate_server.config.compile import compile_policy, flow_settings, revision
 from tidegate_server.config.environment import MIRRORS, SEED_VARIABLES
 from tidegate_server.config.load import load, parse
 from tidegate_server.config.model import (
@@ -33,7 +33,6 @@ __all__ = [
     "Configuration",
     "ConfigurationSource",
     "EmbeddingsEndpoint",
-    "FlowLimits",
     "FlowProfile",
     "FlowSettings",
     "HealthListener",
@@ -51,7 +50,7 @@ __all__ = [
     "Stores",
     "Tls",
     "compile_policy",
-    "flow_limits",
+    "flow_settings",
     "json_schema",
     "json_schema_text",
     "load",

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidegate_server.config.model import Configuration
 from tidegate_server.config.names import Target, index, targets
 from tidegate_server.config.routing import RouteSettings
 from tidegate_server.core.fingerprint import binding_fingerprint, fingerprint, policy_fingerprint
-from tidegate_server.core.model import Nanos
+from tidegate_server.core.flow.model import FlowLimits, FlowSettings
 from tidegate_server.core.policy import (
     Candidate,
     CatalogEntry,
@@ -21,15 +21,6 @@ from tidegate_server.core.policy import (
 
 COLLABORATION_CONTRACT = "v2"
 """What every managed route advertises (§7 of the contract)."""
-
-
-class FlowLimits(NamedTuple):
-    """The limits of one flow. `max_tokens` in tokens, `timeout` from the first hop on."""
-
-    max_depth: int
-    max_fan_out: int
-    max_tokens: int
-    timeout: Nanos
 
 
 def compile_policy(configuration: Configuration) -> Policy:
@@ -54,15 +45,15 @@ def revision(configuration: Configuration) -> str:
     return fingerprint(whole)
 
 
-def flow_limits(configuration: Configuration) -> Mapping[str, FlowLimits]:
-    """Return the flow guard's limits by profile, each whole; "" is for a flow without a profile."""
+def flow_settings(configuration: Configuration) -> FlowSettings:
+    """Return the flow guard's settings; of each profile the limits as a whole, "" being a flow without a profile."""
     base = configuration.flow
     own = FlowLimits(base.max_depth, base.max_fan_out, base.max_tokens, base.timeout)
     profiles = {
         name: own._replace(**{key: value for key in own._fields if (value := getattr(profile, key)) is not None})
         for name, profile in base.profiles.items()
     }
-    return {"": own, **profiles}
+    return FlowSettings({"": own, **profiles}, base.state_ttl)
 
 
 def _candidate(name: str, target: Target, mapped_effort: str = "") -> Candidate:

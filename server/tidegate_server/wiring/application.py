@@ -1,5 +1,6 @@
 """The use cases and their servicers, composed from a configuration and opened stores."""
 
+import asyncio
 import hashlib
 import itertools
 import secrets
@@ -12,8 +13,8 @@ from grpc_reflection.v1alpha import reflection
 from tidegate_server.config import ConfigurationSource
 from tidegate_server.core.decision_record import session_hash
 from tidegate_server.core.pins import PinCodec
-from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, PinStore
-from tidegate_server.rpc import admission, health, operator, selection
+from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, FlowStore, PinStore
+from tidegate_server.rpc import admission, flow, health, operator, selection
 from tidegate_server.rpc.feed_stream import FeedStreams
 from tidegate_server.rpc.guard import Guard
 from tidegate_server.usecases.admit import Admit, PinIds
@@ -24,6 +25,7 @@ from tidegate_server.usecases.clear_blockers import ClearBlockers
 from tidegate_server.usecases.cold_wait import ColdWait
 from tidegate_server.usecases.decision_log import QueuedDecisionLog
 from tidegate_server.usecases.feeds import Feeds
+from tidegate_server.usecases.flow_status import tend
 from tidegate_server.usecases.log_admissions import LogAdmissions
 from tidegate_server.usecases.pin import EstablishPin, LookUpPin
 from tidegate_server.usecases.pins_operator import ListPins, RetirePins, VerifyPins
@@ -31,6 +33,7 @@ from tidegate_server.usecases.policies import Policies
 from tidegate_server.usecases.report import Report
 from tidegate_server.usecases.retention import Retention
 from tidegate_server.usecases.status import FEATURES, Dependency, Status
+from tidegate_server.wiring.flows import Flows
 from tidegate_server.wiring.selection import Selection
 
 
@@ -39,14 +42,22 @@ class Stores(NamedTuple):
 
     pins: PinStore
     facts: FactStore
+    flows: FlowStore
     agents: AgentStore
     decisions: DecisionStore
+
+
+class Secrets(NamedTuple):
+    """The server's own keys: of the pins, and of what it signs in tracestate (the first signs, all verify)."""
+
+    pins: bytes
+    tracestate: tuple[bytes, ...]
 
 
 class Application:
     """All parts of one server process, without its listeners."""
 
-    def __init__(self, source: ConfigurationSource, stores: Stores, pin_key: bytes, guard: Guard, clock: Clock) -> None:
+    def __init__(self, source: ConfigurationSource, stores: Stores, keys: Secrets, guard: Guard, clock: Clock) -> None:
         limits = source.configuration.limits
         self._source = source
         self._stores = stores
@@ -56,13 +67,18 @@ class Application:
         self.health = health.Health(clock)
         self.log = QueuedDecisionLog(stores.decisions, clock, queue=source.configuration.decision_log.queue)
         self._new_id = decision_ids()
-        self._session_ids = session_ids(pin_key)
+        self._session_ids = session_ids(keys.pins)
         changes = Changes()
         stores.facts.subscribe(changes.tell)
         self.feeds = Feeds(changes, limits.max_feeds)
         self.cold_wait = ColdWait(changes, self.feeds, clock, max_waiters=limits.max_cold_waiters)
+        self._flows = Flows(source, stores.flows, keys.tracestate, self.log, clock, self._new_id)
+        self.flows = flow.FlowServicer(self._flows.verbs)
         self.admission = admission.AdmissionServicer(
-            self._admission_verbs(PinCodec(pin_key).pin_id), clock, admission.no_flows, limits.default_deadline
+            self._admission_verbs(PinCodec(keys.pins).pin_id),
+            clock,
+            flow.flow_contexts(self._flows.verbs.guard),
+            limits.default_deadline,
         )
         self._selection = self._new_selection()
         self.selection = selection.SelectionServicer(self._selection.verbs, clock, limits.default_deadline)
@@ -88,6 +104,7 @@ class Application:
         dependencies = {
             "pins": Dependency(stores.pins.healthy, stores.pins.warnings),
             "facts": Dependency(stores.facts.healthy),
+            "flows": Dependency(stores.flows.healthy),
             "agents": Dependency(stores.agents.healthy),
             "decisions": Dependency(stores.decisions.healthy, self._log_warnings),
         }
@@ -113,6 +130,7 @@ class Application:
         health_name = health.add_to(server, self.health)
         names = {
             admission.add_to(server, self.admission): self._admission_works,
+            flow.add_to(server, self.flows): self._stores.flows.healthy,
             selection.add_to(server, self.selection): self._stores.agents.healthy,
             operator.add_to(server, self.operator): lambda: True,
         }
@@ -127,6 +145,7 @@ class Application:
         """Serve under the source's configuration from now on."""
         self.policies.current = self._source.policy
         self._stores.facts.relimit(self._source.policy.freshness)
+        self._flows.apply()
         old, self._selection = self._selection, self._new_selection()
         self.selection.use(self._selection.verbs)
         await old.close()
@@ -134,7 +153,8 @@ class Application:
     async def tend(self) -> None:
         """Drop what is past its time, for ever; a task of the server."""
         keep = self._source.configuration.decision_log.retention
-        await Retention(self._stores.decisions, self._stores.agents, self._clock, keep=keep).run()
+        retention = Retention(self._stores.decisions, self._stores.agents, self._clock, keep=keep)
+        await asyncio.gather(retention.run(), tend(self._stores.flows, self._clock))
 
     async def close(self) -> None:
         """Write what is queued for the log, and let go of the providers."""

@@ -14,12 +14,14 @@ from tidegate_server.core.model import SECOND, Nanos
 from tidegate_server.ports import Clock
 from tidegate_server.rpc import health
 from tidegate_server.rpc.guard import Guard
+from tidegate_server.stores.guarded_flows import GuardedFlowStore
 from tidegate_server.stores.memory_facts import MemoryFactStore
 from tidegate_server.stores.sqlite_agents import SqliteAgentStore
 from tidegate_server.stores.sqlite_decisions import SqliteDecisionStore
+from tidegate_server.stores.sqlite_flows import SqliteFlowStore
 from tidegate_server.stores.sqlite_pins import SqlitePinStore
 from tidegate_server.usecases.deadlines import within
-from tidegate_server.wiring.application import Application, Stores
+from tidegate_server.wiring.application import Application, Secrets, Stores
 from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.credentials import Certificates, identify
 from tidegate_server.wiring.listeners import listen, server_options
@@ -94,7 +96,8 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     stack.callback(state.directory.close)
     stores = await _open_embedded(state, clock, stack)
     guard = Guard(identify(configuration, state.local_token), max_calls=configuration.limits.max_concurrent_calls)
-    application = Application(source, stores, state.pin_key, guard, clock)
+    keys = Secrets(state.pin_key, state.tracestate_keys)
+    application = Application(source, stores, keys, guard, clock)
     running = Running(source, state, application, clock)
     application.log.start()
     stack.push_async_callback(application.close)
@@ -122,7 +125,9 @@ async def _open_embedded(state: State, clock: Clock, stack: AsyncExitStack) -> S
     stack.push_async_callback(agents.close)
     decisions = SqliteDecisionStore.open(state.directory.path)
     stack.push_async_callback(decisions.close)
-    return Stores(pins, MemoryFactStore(clock), agents, decisions)
+    flows = await SqliteFlowStore.open(state.directory.path, clock)
+    stack.push_async_callback(flows.close)
+    return Stores(pins, MemoryFactStore(clock), GuardedFlowStore(flows, clock), agents, decisions)
 
 
 async def _serve_health_alone(

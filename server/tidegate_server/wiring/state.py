@@ -11,6 +11,9 @@ from tidegate_server.stores.sqlite_pins import DIRECTORY as PINS_DIRECTORY
 
 LOCAL_TOKEN = "local.token"  # noqa: S105 - the name of the file
 TOKEN_BYTES = 32
+TRACESTATE = "tracestate.key"
+FLOWS_DIRECTORY = "flows"
+"""Where the embedded flow store lies; hops that it holds were signed with the key that is made before it."""
 
 
 class State(NamedTuple):
@@ -18,6 +21,7 @@ class State(NamedTuple):
 
     directory: OwnedDirectory
     pin_key: bytes
+    tracestate_keys: tuple[bytes, ...]
     local_token: str
 
 
@@ -30,7 +34,10 @@ def open_state(configuration: Configuration) -> State:
     directory.lock()
     named = configuration.keys.pins
     key = read_key(named) if named is not None else kept_key(directory, PINS, before=PINS_DIRECTORY)
-    return State(directory, key, "" if configuration.identities else _local_token(directory))
+    tracestate = tuple(read_key(path) for path in configuration.keys.tracestate)
+    if not tracestate:
+        tracestate = (kept_key(directory, TRACESTATE, before=FLOWS_DIRECTORY),)
+    return State(directory, key, tracestate, "" if configuration.identities else _local_token(directory))
 
 
 def _local_token(directory: OwnedDirectory) -> str:

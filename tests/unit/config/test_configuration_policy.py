@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidegate_server.config import Configuration, compile_policy, flow_limits, load, parse, revision
+from tidegate_server.config import Configuration, compile_policy, flow_settings, load, parse, revision
 from tidegate_server.core.fingerprint import binding_fingerprint, policy_fingerprint
 from tidegate_server.core.model import SECOND, Tier
 from tidegate_server.core.policy import CatalogEntry, FreshnessLimits, KnownProvider, Saturation
@@ -104,7 +104,7 @@ def test_the_catalog_has_fixed_models_first_and_routes_with_common_efforts() -> 
 
 def test_profiles_inherit_what_they_leave_out() -> None:
     c = parse("flow: {maxDepth: 3, profiles: {coding: {maxTokens: 7, timeout: 30m}, plain: {}}}")
-    limits = flow_limits(c)
+    limits = flow_settings(c).limits
     assert limits[""] == limits["plain"] == (3, 20, 100_000, 120 * SECOND)
     assert limits["coding"] == (3, 20, 7, 1800 * SECOND)
 
