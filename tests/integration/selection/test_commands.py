@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from tidegate import AsyncClient
@@ -14,16 +15,26 @@ from tidegate_server.cli import main
 from tidegate_server.config import ConfigurationSource
 from tidegate_server.core.admission_detail import recompute
 from tidegate_server.wiring.clock import SystemClock
-from tidegate_server.wiring.run import start
+from tidegate_server.wiring.run import Running, start
 
 from tests.integration.selection.openai_standin import StandIn, choose
+
+
+class Served(NamedTuple):
+    """A running server, the stand-in that it asks, and how to reach it."""
+
+    standin: StandIn
+    address: str
+    token: Path
+    running: Running
+
 
 Run: TypeAlias = Callable[..., Awaitable[tuple[int, str]]]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[tuple[StandIn, str, Path]]:
-    """A server with a stand-in's endpoints: the stand-in, the address and the token's file."""
+async def server(tmp_path: Path) -> AsyncIterator[Served]:
+    """A server with a stand-in's endpoints."""
     async with AsyncExitStack() as stack:
         standin = await stack.enter_async_context(StandIn())
         endpoint = {"baseUrl": standin.base_url, "model": "gpt-4o"}
@@ -48,13 +59,13 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[StandIn, str, Path]]:
         path = tmp_path / "tidegate.json"
         path.write_text(json.dumps(configuration))
         running = await start(ConfigurationSource(path, {}), SystemClock(), stack)
-        yield standin, str(running.addresses[0]), tmp_path / "state/local.token"
+        yield Served(standin, str(running.addresses[0]), tmp_path / "state/local.token", running)
 
 
 @pytest.fixture
-def run(server: tuple[StandIn, str, Path], capsys: pytest.CaptureFixture[str]) -> Run:
+def run(server: Served, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command as a person does; its exit code and what it printed."""
-    _, address, token = server
+    _, address, token, _ = server
 
     async def command(*words: str) -> tuple[int, str]:
         code = await asyncio.to_thread(main, [*words, "--server", address, "--token-file", str(token)])
@@ -103,8 +114,8 @@ async def test_agents_are_added_listed_and_removed(run: Run) -> None:
     assert "agent_id" in text
 
 
-async def test_decisions_are_listed_shown_exported_and_summed(run: Run, server: tuple[StandIn, str, Path]) -> None:
-    standin, address, token = server
+async def test_decisions_are_listed_shown_exported_and_summed(run: Run, server: Served) -> None:
+    standin, address, token, _ = server
     standin.chat = choose("billing")
     await run("agents", "add", "billing", "--description", "invoices")
     async with AsyncClient(address, token_file=token) as client:
@@ -142,8 +153,8 @@ async def test_decisions_are_listed_shown_exported_and_summed(run: Run, server: 
     assert "input_tokens" in text
 
 
-async def test_an_admission_s_logged_facts_give_its_decision_again(run: Run, server: tuple[StandIn, str, Path]) -> None:
-    _, address, token = server
+async def test_an_admission_s_logged_facts_give_its_decision_again(run: Run, server: Served) -> None:
+    _, address, token, _ = server
     health = types_pb2.Health(state=types_pb2.HEALTH_STATE_HEALTHY, waiting=1)
     observation = types_pb2.Observation(provider="qwen", model="qwen3", health=health)
     observation.age.FromNanoseconds(0)
@@ -163,3 +174,36 @@ async def test_an_admission_s_logged_facts_give_its_decision_again(run: Run, ser
         assert decision.verdict.name == record["outcome"] == "ADMITTED"
         assert decision.pin_state.name == record["detail"]["decision"]["pin_state"]
         assert "worker-1" not in json.dumps(record)
+
+
+async def test_with_the_log_hung_admissions_and_selections_are_as_fast_and_drops_are_counted(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin, address, token, running = server
+    standin.chat = choose("billing")
+    log = running.application.log
+    async with AsyncClient(address, token_file=token) as client:
+        agent = selection_pb2.Agent(agent_id="billing", name="Billing")
+        await client.agents.register(selection_pb2.RegisterAgentRequest(agent=agent))
+
+        async def timed() -> tuple[float, float]:
+            begun = time.perf_counter()
+            for i in range(200):
+                await client.admit("managed/routine", f"worker-{i}", request_bytes=5000)
+            between = time.perf_counter()
+            for _ in range(20):
+                answer = await client.agents.select(selection_pb2.SelectAgentRequest(query="an invoice"))
+                assert not answer.fallback_used
+            return between - begun, time.perf_counter() - between
+
+        await timed()
+        sound = await timed()
+        assert log.dropped == 0
+        never = asyncio.Event()
+        monkeypatch.setattr(log, "_limit", 50)
+        monkeypatch.setattr(log._store, "write", lambda _: never.wait())
+        hung = await timed()
+    assert log.dropped > 0
+    assert hung[0] < 2 * sound[0] + 0.1
+    assert hung[1] < 2 * sound[1] + 0.1
+    monkeypatch.undo()
