@@ -5,7 +5,6 @@ class TestMyPins(PinStoreContract):
 """
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +12,8 @@ from typing import Protocol
 import pytest
 from tidegate_server.core.model import CorruptPin, Pin, Tier
 from tidegate_server.ports import PinFilter, PinStore
+
+from tests.contract.pin_samples import make_pin
 
 WHO, WHEN, WHY = "ops@example.org", 1_800_000_000_000_000_000, "account closed"
 EVERYTHING = PinFilter()
@@ -38,31 +39,6 @@ class Backend(Protocol):
     async def audit(self, store: PinStore) -> list[tuple[bytes, str, int, str]]:
         """The audit lines in the order of writing: pin, who, when, why."""
         ...
-
-
-def make_pin(
-    name: str,
-    *,
-    candidate: str = "claude-primary/claude-sonnet-5-5",
-    route: str = "managed/routine",
-    namespace: str = "default",
-    policy: str = "p" * 64,
-) -> Pin:
-    """A pin whose id is made from `name`."""
-    provider, model = candidate.split("/", 1)
-    return Pin(
-        pin_id=hashlib.blake2b(name.encode(), digest_size=32).digest(),
-        namespace=namespace,
-        route=route,
-        candidate=candidate,
-        provider=provider,
-        model=model,
-        tier=Tier.SUBSCRIPTION,
-        credential_source="claude-oauth:primary",
-        policy_fingerprint=policy,
-        binding_fingerprint=hashlib.sha256(candidate.encode()).hexdigest(),
-        create_time=1_750_000_000_123_456_789,
-    )
 
 
 async def read_all(store: PinStore, which: PinFilter, limit: int) -> list[Pin | CorruptPin]:

@@ -113,6 +113,10 @@ class SqliteHome:
         if self.replaced or self.forked:
             raise StoreUnavailable(self._schema.holds)
 
+    def touch(self) -> None:
+        """Read a little of the database past SQLite. OSError when the disk does not give it."""
+        os.pread(self._database, _HEADER, 0)
+
     def commit(self, connection: apsw.Connection, jobs: Sequence[Callable[[apsw.Connection], T]]) -> list[T]:
         """Do all jobs in one transaction; durable on return. An error of any undoes all.
 

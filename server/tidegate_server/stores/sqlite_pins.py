@@ -131,6 +131,7 @@ class SqlitePinStore:
     async def verify(self) -> PinCensus:
         """See PinStore."""
         census = await self._walk(self._rows.census)
+        self._note("read in full", None)
         for pin_id in census.corrupt:
             self._learn(CorruptPin(pin_id), self._retirements)
         return census
@@ -227,6 +228,7 @@ class SqlitePinStore:
         jobs: Sequence[Callable[[apsw.Connection], T]],
     ) -> Sequence[T | Exception]:
         """Do the jobs together; note what went wrong, or that it is over. Never raises an error of the disk."""
+        written = self._write.total_changes() if what == "stored" else 0
         try:
             answers = do(jobs)
         except (OSError, apsw.Error, StoreUnavailable) as error:
@@ -235,10 +237,12 @@ class SqlitePinStore:
                 return [StoreUnavailable("pins") for _ in jobs]
             if len(jobs) == 1:
                 self._note("read in full", error)
+                self._touch()
                 return [StoreUnavailable("pins")]
             # One damaged page must not refuse those whose rows lie on others.
             return [answer for job in jobs for answer in self._attempt(what, do, [job])]
-        self._note(what, None)
+        if what != "stored" or self._write.total_changes() != written:
+            self._note(what, None)  # a transaction that wrote nothing tells nothing of the disk
         return answers
 
     def _note(self, what: str, error: Exception | None) -> None:
@@ -262,8 +266,17 @@ class SqlitePinStore:
         self._fold()
 
     def _look(self) -> None:
-        if "read" in self._problems and not self._home.replaced:
+        if "read" in self._problems and not self._home.replaced and self._touch():
             self._read_batch([self._rows.nothing])
+
+    def _touch(self) -> bool:
+        """Whether the disk can be read at all. SQLite says "corrupt" for a page that the disk does not give, too."""
+        try:
+            self._home.touch()
+        except OSError as error:
+            self._note("read", error)
+            return False
+        return True
 
     async def _commit(self, work: Callable[[apsw.Connection], T]) -> T:
         return cast("T", await self._writer.submit(work))

@@ -24,7 +24,7 @@ from tidegate_server.stores.owned_files import OwnedDirectory
 from tidegate_server.stores.sqlite_home import DATABASE, SHM, WAL
 from tidegate_server.stores.sqlite_pins import DIRECTORY, SqlitePinStore
 
-from tests.contract.pin_store_contract import make_pin
+from tests.contract.pin_samples import make_pin
 from tests.integration.pins.places import KEY, database, home, open_pins
 
 PIN = make_pin("kept")
@@ -71,7 +71,7 @@ def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
         "from tests.integration.pins.places import open_pins\n"
-        "from tests.contract.pin_store_contract import make_pin\n"
+        "from tests.contract.pin_samples import make_pin\n"
         "async def main():\n"
         "    store = await open_pins(Path(sys.argv[1]))\n"
         "    await store.create(make_pin('kept'))\n"

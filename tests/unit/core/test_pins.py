@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidegate_server.core.model import CorruptPin, Pin, Tier
 from tidegate_server.core.pins import PinCodec
 
-from tests.contract.pin_store_contract import make_pin
+from tests.contract.pin_samples import make_pin
 
 KEY = bytes(range(32))
 CODEC = PinCodec(KEY)
