@@ -19,7 +19,9 @@ BIN = Path(sys.executable).parent
 EXAMPLES = Path("docs") / "examples"
 ENGINE_PORT, ACCOUNTS_PORT = 18000, 18001
 ADDRESS = "127.0.0.1:50051"
+TOKEN = ROOT / "state" / "local.token"
 READY_WITHIN = 60.0
+PROVIDERS = {"qwen", "claude-primary", "codex", "openrouter"}
 PR_SET_PDEATHSIG = 1
 
 TIDEGATE = str(BIN / "tidegate")
@@ -52,28 +54,30 @@ def _end_with_parent() -> None:
 
 
 def first_decision() -> str:
-    """Ask until the collectors have brought the facts of the engine; one line of what came."""
+    """Wait until the collectors have told of every provider, then ask for a new worker; one line of what came."""
     deadline = time.monotonic() + READY_WITHIN
-    with Client(ADDRESS, token_file=ROOT / "state" / "local.token") as client:
-        while time.monotonic() < deadline:
+    told: set[str] = set()
+    with Client(ADDRESS, token_file=TOKEN) as client:
+        while told < PROVIDERS and time.monotonic() < deadline:
+            time.sleep(0.1)
             try:
-                admission = client.admit("managed/routine", "make-run", request_bytes=1200)
+                told = {fact.observation.provider for fact in client.capacity().facts}
             except TidegateError:
-                time.sleep(0.2)
                 continue
-            if admission.may_forward and admission.binding is not None:
-                return f"ADMITTED, bound to {admission.binding.candidate}"
-            time.sleep(0.2)
-    return "no admission yet; `tidegate capacity` shows what is known"
+        worker = f"make-run-{os.getpid()}"
+        admission = client.admit("managed/routine", worker, request_bytes=1200)
+    if admission.may_forward and admission.binding is not None:
+        return f"ADMITTED, the worker {worker} is bound to {admission.binding.candidate}"
+    return f"REFUSED: {admission.message}"
 
 
-def wait_for_token(server: "subprocess.Popen[bytes]") -> bool:
+def wait_until_serving(server: "subprocess.Popen[bytes]") -> bool:
     """Whether the server came up."""
-    token = ROOT / "state" / "local.token"
-    while server.poll() is None:
-        if token.exists():
-            return True
-        time.sleep(0.05)
+    with Client(ADDRESS, token_file=TOKEN) as client:
+        while server.poll() is None:
+            if TOKEN.exists() and client.serving():
+                return True
+            time.sleep(0.05)
     return False
 
 
@@ -93,7 +97,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     programs = {"server": start("server")}
     try:
-        if not wait_for_token(programs["server"]):
+        if not wait_until_serving(programs["server"]):
             return programs["server"].returncode or 1
         print(f"Tidegate serves on {ADDRESS} with {EXAMPLES / 'tidegate.yaml'}")
         for name in ("engine", "accounts", "collectors"):
@@ -101,7 +105,7 @@ def main() -> int:
         print(f"stand-in engine on 127.0.0.1:{ENGINE_PORT} (process {programs['engine'].pid})")
         print(f"stand-in accounts on 127.0.0.1:{ACCOUNTS_PORT} (process {programs['accounts'].pid})")
         print(f"collectors read them with {EXAMPLES / 'collectors.yaml'} (process {programs['collectors'].pid})")
-        print(f"managed/routine for the worker make-run: {first_decision()}")
+        print(f"managed/routine: {first_decision()}")
         print(HOW_TO_CALL.format(engine=programs["engine"].pid), flush=True)
         return watch(programs)
     except KeyboardInterrupt:

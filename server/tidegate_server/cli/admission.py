@@ -165,7 +165,10 @@ def describe_value(observation: types_pb2.Observation) -> tuple[str, str]:
         case _:
             row = observation.availability
             state = short_name(types_pb2.AvailabilityState.Name(row.state), "AVAILABILITY_STATE_")
-            return "availability", f"{state} {short_name(types_pb2.Blocker.Name(row.blocker), 'BLOCKER_')}"
+            blocker = short_name(types_pb2.Blocker.Name(row.blocker), "BLOCKER_")
+            if row.state == types_pb2.AVAILABILITY_STATE_BLOCKED:
+                return "availability", f"{state} {blocker}"
+            return "availability", state if blocker == "-" else f"{state} (not {blocker})"
 
 
 def seconds(length: Duration) -> str:
