@@ -13,6 +13,10 @@ from tidegate_server.ports import Embedded
 from tidegate_server.providers.endpoint import Endpoint, Rejected
 
 _FIRST_BATCH = 64
+_MOST_CHARACTERS = 16_000
+_FEWEST_CHARACTERS = 250
+"""How long a text may be at first, and how short it is not made: what says less says nothing."""
+
 _BODY_LIMIT = 16 * 1024 * 1024
 """64 vectors of 4096 numbers in JSON have about 6 MB."""
 
@@ -40,6 +44,7 @@ class _Run:
 class OpenAiEmbedder:
     """The port `Embedder`.
 
+    Texts are cut to what the endpoint reads, which is learned: one that is rejected alone is tried at half its length.
     A batch that is rejected is halved until it passes, or until the one text in it that is not taken is found; when all
     of it passed in parts, the size of the parts is kept for the next time. What is missing in an answer is asked for
     again. A text that the endpoint does not take, and a vector that is none (not finite, zero), is None.
@@ -50,6 +55,7 @@ class OpenAiEmbedder:
         self._model = model
         self._space = f"openai:{hashlib.sha256(base_url.encode()).hexdigest()[:16]}:{model}"
         self._batch = _FIRST_BATCH
+        self._characters = _MOST_CHARACTERS
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
         """The vectors of `texts`. ProviderFailed when the endpoint fails, or takes none of the first texts."""
@@ -65,7 +71,8 @@ class OpenAiEmbedder:
 
     async def _fill(self, run: _Run, places: Sequence[int]) -> None:
         """Find the vectors of these places. Each question is smaller than the one it comes from, so there is an end."""
-        reply = await self._ask(run, [run.texts[place] for place in places])
+        texts = [run.texts[place][: self._characters] for place in places]
+        reply = await (self._ask(run, texts) if len(texts) > 1 else self._ask_alone(run, texts[0]))
         if reply is not None:
             run.models.add(reply.model)
             run.found.update({places[position]: vector for position, vector in reply.vectors.items()})
@@ -86,15 +93,29 @@ class OpenAiEmbedder:
         if run.rejected == before:
             self._batch = min(self._batch, len(places) - middle)
 
-    async def _ask(self, run: _Run, texts: Sequence[str]) -> _Reply | None:
-        """One call. None: it was rejected for what is in it, and a smaller one may pass."""
+    async def _ask_alone(self, run: _Run, text: str) -> _Reply | None:
+        """One text, at half its length when it is rejected, and so on; a length that passes is kept to from then on."""
+        whole = len(text)
+        while len(text) > 2 * _FEWEST_CHARACTERS:
+            reply = await self._ask(run, [text], shorter=True)
+            if reply is not None:
+                break
+            text = text[: len(text) // 2]
+        else:
+            reply = await self._ask(run, [text])
+        if reply is not None and len(text) < whole:
+            self._characters = len(text)
+        return reply
+
+    async def _ask(self, run: _Run, texts: Sequence[str], *, shorter: bool = False) -> _Reply | None:
+        """One call. None: it was rejected for what is in it, and a smaller one may pass (`shorter`: a shorter text)."""
         payload = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         try:
             answer = await self._endpoint.post("/embeddings", payload, limit=_BODY_LIMIT)
         except Rejected as error:
             # An endpoint that takes neither of two single texts, and took none before, means the call and not the text.
             hopeless = len(texts) == 1 and not run.models and (run.rejected > 0 or len(run.texts) == 1)
-            if error.status not in _TOO_MUCH or hopeless:
+            if error.status not in _TOO_MUCH or (hopeless and not shorter):
                 raise
             return None
         return _read(answer, len(texts))

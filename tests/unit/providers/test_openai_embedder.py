@@ -87,6 +87,20 @@ async def test_one_text_that_is_not_taken_costs_only_itself(standin: StandIn, em
     assert standin.batches[calls:] == [24]
 
 
+async def test_texts_that_are_too_long_are_cut_to_what_is_read_and_the_length_is_kept(
+    standin: StandIn, embedder: OpenAiEmbedder
+) -> None:
+    standin.embedding = lambda p: reply(embeddings(p)) if max(map(len, p["input"])) <= 1000 else Reply(status=400)
+    long = "word " * 3000
+    answer = await embedder.embed([long])
+    assert is_of(answer.vectors[0], long[:937])
+    calls = len(standin.batches)
+    assert calls == 5
+    answer = await embedder.embed([long, TEXTS[0]])
+    assert is_of(answer.vectors[1], TEXTS[0])
+    assert standin.batches[calls:] == [2]
+
+
 async def test_an_endpoint_that_takes_nothing_is_asked_a_few_times_only(
     standin: StandIn, embedder: OpenAiEmbedder
 ) -> None:

@@ -16,6 +16,10 @@ CONTINUITY = 0.05
 """What the agent that handled the last turn is ahead by in stage 2, in cosine: enough to break a near tie, too little
 to keep a conversation that has turned to something else (the gap between a close and a far text is above 0.1)."""
 
+_CONVERSATION_CHARACTERS = 8_000
+"""About 2 000 tokens: what embedding models read, and what one of them can still tell the subject of."""
+
+_QUERY_CHARACTERS = 4_000
 _TURN_CHARACTERS = 2_000
 
 
@@ -66,9 +70,19 @@ def recent(history: Sequence[Turn], limit: int) -> tuple[Turn, ...]:
 
 
 def conversation(history: Sequence[Turn], query: str) -> str:
-    """What stage 2 compares: the running history, then the query. A turn is cut where it stops telling more."""
-    lines = [f"{turn.role or 'user'}: {turn.content.strip()[:_TURN_CHARACTERS]}" for turn in history]
-    return "\n".join([*lines, query])
+    """What stage 2 compares: the running history, then the query.
+
+    A turn is cut where it stops telling more, and where a conversation is longer than models read, its oldest turns go.
+    """
+    lines = [query[:_QUERY_CHARACTERS]]
+    left = _CONVERSATION_CHARACTERS - len(lines[0])
+    for turn in reversed(history):
+        line = f"{turn.role or 'user'}: {turn.content.strip()[:_TURN_CHARACTERS]}"
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    return "\n".join(reversed(lines))
 
 
 def last_handler(history: Sequence[Turn]) -> str:

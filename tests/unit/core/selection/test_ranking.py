@@ -67,6 +67,16 @@ def test_a_conversation_ends_with_the_query_and_long_turns_are_cut() -> None:
     assert len(text) < 2100
 
 
+def test_of_a_long_conversation_the_newest_turns_and_the_query_are_left() -> None:
+    turns = [Turn("user", f"turn {i} " + "x" * 1500) for i in range(20)]
+    text = conversation(turns, "and now?" + "y" * 10_000)
+    assert len(text) <= 8000
+    assert "turn 19" in text
+    assert "turn 18" in text
+    assert "turn 10" not in text
+    assert text.index("turn 18") < text.index("turn 19") < text.index("and now?")
+
+
 def test_who_handled_the_session_last() -> None:
     assert last_handler([Turn("user", "x", "a"), Turn("assistant", "y", "b"), Turn("user", "z")]) == "b"
     assert last_handler([Turn("user", "x")]) == ""
