@@ -58,6 +58,8 @@ class Entry(Generic):
     every: Seconds | None = None
     timeout: Seconds = 5.0
     auth: Auth = Auth()
+    observed: bool = False
+    """Make no request, and read the responses that a gateway hands over: what those of a polled provider tell, too."""
     unofficial: bool = False
     options: dict[str, str | int | float | bool] = Field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -76,6 +78,13 @@ class Entry(Generic):
     def kind(self) -> Preset | None:
         """The preset; None of a mapping."""
         return find(self.preset) if self.preset else None
+
+    @property
+    def via(self) -> Via:
+        """How it comes by its answers."""
+        if self.observed or self.observe:
+            return Via.OBSERVER
+        return self.kind.via if self.kind else Via.ENGINE if self.prometheus else Via.HTTP
 
     @property
     def name(self) -> str:
@@ -117,10 +126,12 @@ class Entry(Generic):
             yield "liveness.url", self.liveness.url, Auth()
 
     def _preset_faults(self, preset: Preset) -> Iterator[str]:
-        if not preset.official and not self.unofficial:
+        if not preset.official and not self.unofficial and self.via is not Via.OBSERVER:
             yield f"unofficial: {preset.title} is not documented by its vendor; say `unofficial: true` to use it"
         if self.every is not None and self.every < preset.least:
             yield f"every: {preset.name} may be asked every {preset.least:g} s at the most"
+        if self.via is Via.OBSERVER:
+            return
         if preset.via in (Via.ENGINE, Via.HTTP) and not (self.url or preset.url):
             yield "url: missing"
         if preset.via is Via.HTTP and preset.url and self.auth == Auth():
@@ -165,17 +176,16 @@ class Config(Strict):
         for path, address in (("listen", self.listen), ("observer.listen", self.observer and self.observer.listen)):
             if address and not is_local(address):
                 yield f"{path}: {address} is not on this machine"
-        if self.observer is None and any(entry.kind and entry.kind.via is Via.OBSERVER for entry in self._known()):
+        if self.observer is None and any(entry.via is Via.OBSERVER for entry in self._known()):
             yield "observer: missing, and a collector is to be handed responses"
 
     def _known(self) -> Iterator[Entry]:
         for entry in self.collectors:
             try:
-                found = entry.kind
+                entry.via  # noqa: B018 - raises for a preset that there is not, which is another fault
             except KeyError:
                 continue
-            if found:
-                yield entry
+            yield entry
 
 
 def read(path: str | Path) -> object:

@@ -87,7 +87,6 @@ class Service:
             self._observed.append(Observed(source=entry.source, parse=parse, publish=station.publish))
             return
         preset = entry.kind
-        engine = entry.prometheus is not None or (preset is not None and preset.via is Via.ENGINE)
         self._pollers.append(
             Poller(
                 reader,
@@ -96,23 +95,23 @@ class Service:
                 self._clock,
                 every=every,
                 least=preset.least if preset else min(every, 1.0),
-                patient=not engine,
+                patient=entry.via is not Via.ENGINE,
                 draw=self._draw,
             )
         )
 
     def _reader(self, entry: Entry) -> Reader | None:
         """Return how an entry reads; None of one that is handed responses."""
-        preset = entry.kind
+        preset, via = entry.kind, entry.via
+        if via is Via.OBSERVER:
+            return None
         if preset is None:
-            return None if entry.observe else MappingReader(entry, self._fetcher)
-        if preset.via in (Via.ENGINE, Via.HTTP):
-            return PageReader(entry, preset, self._fetcher, self._clock)
-        if preset.via is Via.FILES:
+            return MappingReader(entry, self._fetcher)
+        if via is Via.FILES:
             return FileReader(entry, preset, self._clock)
-        if preset.via is Via.COMMAND:
+        if via is Via.COMMAND:
             return CommandReader(entry, preset, self._clock)
-        return None
+        return PageReader(entry, preset, self._fetcher, self._clock)
 
     async def _serve(self, stack: contextlib.AsyncExitStack) -> None:
         if self._config.listen:

@@ -23,7 +23,8 @@ NOW = datetime(2026, 10, 20, 12, tzinfo=UTC)
 
 
 def loaded(collector: dict[str, Any]) -> Config:
-    return check({"collectors": [collector]})
+    observer = {"observer": {"token_file": "observer.token"}} if "observe" in collector else {}
+    return check({"collectors": [collector], **observer})
 
 
 def parsed(
