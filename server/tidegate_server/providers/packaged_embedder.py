@@ -55,6 +55,8 @@ class PackagedEmbedder:
             if self._encoder is None:
                 package = importlib.import_module(_PACKAGE)
                 self._space = f"{_PACKAGE}:{package.__version__}"
+                # One thread of the matrix library, which threadpoolctl sees to: several that wait for each other make a
+                # text take 20 ms and not 1 on a machine that has other work.
                 self._encoder = package.USE(threads=1)
             rows = self._encoder.encode(texts)
             vectors = [array("f", row.tobytes()) for row in rows]
