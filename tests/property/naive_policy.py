@@ -7,13 +7,11 @@ wait before an answer is final is.
 Where the contract's wording leaves room, the reading taken stands beside the rule, after the word "Reading".
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidegate_server.core.model import (
     NEVER,
-    SECOND,
     Availability,
     AvailabilityState,
     Balance,
@@ -25,8 +23,6 @@ from tidegate_server.core.model import (
     Health,
     HealthState,
     Instant,
-    Observation,
-    ObservationResult,
     Pin,
     PinState,
     Quota,
@@ -34,33 +30,13 @@ from tidegate_server.core.model import (
     Request,
     StoredPin,
     Tier,
-    Value,
     Verdict,
-    WallTime,
 )
-from tidegate_server.core.policy import Candidate, FreshnessLimits, KnownProvider, Route
+from tidegate_server.core.policy import Candidate, Route
 
-DAY = 24 * 3600 * SECOND
-FUTURE_TOLERANCE = 5 * SECOND
+from tests.property.naive_facts import SHORT_KINDS, is_forgotten, is_fresh, is_over, is_stale
+
 MIB = 1024 * 1024
-
-ROW_KINDS = frozenset(
-    {
-        Blocker.QUOTA_EXHAUSTED,
-        Blocker.AUTH_FAILED,
-        Blocker.ACCOUNT_DISABLED,
-        Blocker.PROVIDER_DOWN,
-        Blocker.RATE_LIMITED,
-        Blocker.OVERLOADED,
-    }
-)
-"""The kinds of the table in §3: what a BLOCKED row may be blocked by."""
-
-SHORT_KINDS = frozenset({Blocker.RATE_LIMITED, Blocker.OVERLOADED})
-"""§3.6, §4.3: they make BUSY, and vanish with their limit when they name no end."""
-
-CLEARED_BY_AVAILABLE = frozenset({Blocker.AUTH_FAILED, Blocker.PROVIDER_DOWN}) | SHORT_KINDS
-"""§3.6: "AVAILABLE clears older AUTH_FAILED, PROVIDER_DOWN, RATE_LIMITED, OVERLOADED rows"."""
 
 
 class NaiveEvaluation(NamedTuple):
@@ -98,156 +74,6 @@ class NaiveAnswer(NamedTuple):
     def wait(self) -> bool:
         """Whether a cold wait comes first."""
         return bool(self.wait_for)
-
-
-# --- §3: facts ------------------------------------------------------------------------------------------------------
-
-
-def receive(
-    observation: Observation,
-    received: Instant,
-    wall: WallTime,
-    limits: FreshnessLimits,
-    providers: Mapping[str, KnownProvider],
-    collector: str = "",
-) -> Fact | str:
-    """Turn one observation into a fact, or say why it is refused (§3.1–§3.3, §3.5)."""
-    known = providers.get(observation.provider)
-    if known is None:
-        return "provider"
-    model, value = observation.model, observation.value
-    if isinstance(value, Quota) and value.scope.startswith("model:"):  # §3.5: "`scope: model:X` becomes the model"
-        model, value = value.scope.removeprefix("model:"), value._replace(scope="")
-    if model:
-        if model not in known.models:
-            return "model"
-        model = known.models[model]
-    if observation.observe_time is None and observation.age is None:  # §3.2: "neither: refused"
-        return "observe_time"
-    if observation.observe_time is not None and observation.observe_time > wall + FUTURE_TOLERANCE:  # §3.3
-        return "observe_time"
-    if observation.age is not None:  # §3.2: "both given: `age` counts"
-        age = observation.age
-    else:
-        assert observation.observe_time is not None
-        age = wall - observation.observe_time
-    age = max(0, age)  # §3.2: "never negative"
-    fault = _fault_of(value)
-    if fault:
-        return fault
-    limit = {Health: limits.health, Quota: limits.quota, Balance: limits.balance, Availability: limits.availability}[
-        type(value)
-    ]
-    if observation.ttl is not None:  # §3.1: "min(its ttl, the configured limit)"
-        limit = min(limit, observation.ttl)
-    captured = received - age
-    end = observation.end_time
-    return Fact(
-        key=key_of(observation.provider, model, value),
-        value=_clamped(value),
-        captured=captured,
-        stale_at=captured + limit,
-        ends_at=NEVER if end is None else received + (end - wall),  # §3.2: "monotonic deadlines at receipt"
-        observe_time=observation.observe_time,
-        end_time=end,
-        ttl=observation.ttl,
-        sequence=observation.sequence,
-        collector=collector,
-    )
-
-
-def _fault_of(value: Value) -> str:
-    """§3.5: NaN, infinity, and a BLOCKED row of a kind that is not in the table are refused."""
-    if isinstance(value, Quota) and not math.isfinite(value.remaining_percent):
-        return "remaining_percent"
-    if isinstance(value, Health) and value.kv_usage is not None and not math.isfinite(value.kv_usage):
-        return "kv_usage"
-    if isinstance(value, Balance) and not value.amount.is_finite():
-        return "amount"
-    if isinstance(value, Availability) and value.state is AvailabilityState.BLOCKED and value.blocker not in ROW_KINDS:
-        return "blocker"
-    return ""
-
-
-def _clamped(value: Value) -> Value:
-    """§3.5: "Percentages over 100 or below 0 are clamped"."""
-    if isinstance(value, Quota):
-        return value._replace(remaining_percent=min(100.0, max(0.0, value.remaining_percent)))
-    return value
-
-
-def key_of(provider: str, model: str, value: Value) -> FactKey:
-    """The table of §3: what tells one fact from another."""
-    if isinstance(value, Health):
-        return FactKey(provider, model, "health")
-    if isinstance(value, Quota):
-        return FactKey(provider, model, "quota", value.window, value.scope)
-    if isinstance(value, Balance):
-        return FactKey(provider, model, "balance", value.currency, value.scope)
-    return FactKey(provider, model, "availability", "" if value.blocker is Blocker.NONE else value.blocker.name)
-
-
-def is_newer(this: Fact, that: Fact) -> bool:
-    """§3.4: the newest capture; one collector's equal observe_time is a tie; ties go to the higher sequence.
-
-    Reading: two captures at the very same instant are a tie, too; and of two equal in everything none is newer.
-    """
-    same_sample_time = (
-        this.observe_time is not None
-        and this.observe_time == that.observe_time
-        and (this.identity, this.collector) == (that.identity, that.collector)
-    )
-    if same_sample_time or this.captured == that.captured:
-        return this.sequence > that.sequence
-    return this.captured > that.captured
-
-
-def keep(arrivals: Iterable[Fact]) -> tuple[list[Fact], list[ObservationResult]]:
-    """§3.4: of all facts with one key the newest, in order of arrival, and what each arrival was told."""
-    kept: list[Fact] = []
-    results = []
-    for fact in arrivals:
-        rivals = [other for other in kept if other.key == fact.key]
-        if all(is_newer(fact, rival) for rival in rivals):
-            kept = [other for other in kept if other.key != fact.key] + [fact]
-            results.append(ObservationResult.ACCEPTED)
-        else:
-            results.append(ObservationResult.SUPERSEDED)
-    return kept, results
-
-
-def retract(kept: Iterable[Fact], collector: str, provider: str = "", window: str = "") -> list[Fact]:
-    """§3.7: "`retract` removes at once what that collector gave (one window, one provider, or all)"."""
-    return [
-        fact
-        for fact in kept
-        if fact.collector != collector
-        or (provider and fact.key.provider != provider)
-        or (window and (fact.key.kind, fact.key.part) != ("quota", window))
-    ]
-
-
-def is_over(fact: Fact, now: Instant) -> bool:
-    """§3.1: now is not before its reset or end."""
-    return now >= fact.ends_at
-
-
-def is_fresh(fact: Fact, now: Instant) -> bool:
-    """§3.1: "age ≤ limit and now < reset_time / until_time"."""
-    return now <= fact.stale_at and not is_over(fact, now)
-
-
-def is_stale(fact: Fact, now: Instant) -> bool:
-    """Past its limit and not past its end: past a reset a fact is unknown, however old it is (§3.1)."""
-    return now > fact.stale_at and not is_over(fact, now)
-
-
-def is_forgotten(fact: Fact, now: Instant) -> bool:
-    """§3.7: "A quota or balance fact is forgotten 24 h after it stopped being fresh".
-
-    Reading: it stopped being fresh at its limit or at its own end, whichever came first.
-    """
-    return fact.key.kind in {"quota", "balance"} and now > min(fact.stale_at, fact.ends_at) + DAY
 
 
 # --- §4.3: a candidate ----------------------------------------------------------------------------------------------
@@ -294,13 +120,6 @@ def rows_of(candidate: Candidate, facts: Sequence[Fact], now: Instant) -> Rows:
             continue
         if kind in SHORT_KINDS and row.ends_at == NEVER and is_stale(row, now):  # §3.6: "nor does … without one …"
             continue
-        if kind in CLEARED_BY_AVAILABLE and any(
-            # Reading: "of the same provider and model" is the observation's own model field, so a word about the
-            # account clears no row of a model. What was cleared stays cleared when the AVAILABLE itself grows stale.
-            yes.key.model == row.key.model and is_newer(yes, row)
-            for yes in available
-        ):
-            continue
         if kind is Blocker.QUOTA_EXHAUSTED and exhaustion_yields(candidate, row, quota, balance):
             continue
         blocked.append(row)
@@ -310,27 +129,19 @@ def rows_of(candidate: Candidate, facts: Sequence[Fact], now: Instant) -> Rows:
 def exhaustion_yields(candidate: Candidate, row: Fact, quota: list[Fact], balance: list[Fact]) -> bool:
     """§3.6: "yields once every window that §4.3 needs (paid: every balance scope) has a newer fact above 0".
 
-    Reading: fresh or not. A window seen for the account and for the model is two windows, and both need the newer fact;
-    a local candidate needs no window, so nothing makes its row yield.
+    Reading: fresh or not, and newer is captured later; the tie rule is for facts of one key. A window seen for the
+    account and for the model is two windows, and both need the newer fact. A balance with `available = false` shows
+    no room. A local candidate needs no window; those seen of it count like a subscription's.
     """
-
-    def says_room(fact: Fact) -> bool:
-        if isinstance(fact.value, Quota):
-            room = fact.value.unlimited or fact.value.remaining_percent > 0
-        else:
-            assert isinstance(fact.value, Balance)
-            room = fact.value.unlimited or fact.value.amount > 0
-        return room and is_newer(fact, row)
-
-    if candidate.tier is Tier.SUBSCRIPTION:
-        if not all_seen(candidate, quota):
-            return False
-        needed = needed_windows(candidate, quota)
-        return bool(needed) and all(says_room(fact) for fact in needed)
     if candidate.tier is Tier.PAID:
         scopes = balance_scopes(balance)
-        return bool(scopes) and all(any(says_room(fact) for fact in scope) for scope in scopes)
-    return False
+        return bool(scopes) and all(
+            any(balance_says_yes(fact) and fact.captured > row.captured for fact in scope) for scope in scopes
+        )
+    needed = needed_windows(candidate, quota)
+    return all_seen(candidate, quota) and all(
+        kind_of_window(fact, reserve=0) is Blocker.NONE and fact.captured > row.captured for fact in needed
+    )
 
 
 def needed_windows(candidate: Candidate, quota: list[Fact]) -> list[Fact]:
@@ -422,10 +233,10 @@ def missing(candidate: Candidate, rows: Rows, now: Instant) -> CandidateVerdict 
     faults: list[CandidateVerdict] = []
     for fact in rows.blocked:
         assert isinstance(fact.value, Availability)
-        if is_stale(fact, now):
+        if fact.value.state is AvailabilityState.UNKNOWN:
+            faults.append(CandidateVerdict.UNKNOWN)  # §3.5: "makes its key unknown", however old it is by now
+        elif is_stale(fact, now):
             faults.append(CandidateVerdict.STALE)  # §3.6: "Any other row past its limit and not cleared"
-        elif fact.value.state is AvailabilityState.UNKNOWN:
-            faults.append(CandidateVerdict.UNKNOWN)  # §3.5: "makes its key unknown"
     if candidate.tier is Tier.LOCAL:
         faults += _missing_health(rows, now)
     elif candidate.tier is Tier.SUBSCRIPTION:
@@ -445,11 +256,12 @@ def _fault(fact: Fact, now: Instant) -> CandidateVerdict:
 
 
 def _missing_health(rows: Rows, now: Instant) -> list[CandidateVerdict]:
-    """A fresh HEALTHY fact, of the account or of the model. A fact of no known state is as good as none."""
-    told = [fact for fact in rows.health if isinstance(fact.value, Health) and fact.value.state != HealthState.UNKNOWN]
-    if any(is_fresh(fact, now) for fact in told):
-        return []  # HEALTHY: any other known state was BLOCKED before
-    return [CandidateVerdict.STALE if any(is_stale(fact, now) for fact in told) else CandidateVerdict.UNKNOWN]
+    """A fresh HEALTHY fact, of the account or of the model. A fresh one of no known state is as good as none."""
+    for fact in rows.health:
+        assert isinstance(fact.value, Health)
+        if is_fresh(fact, now) and fact.value.state is HealthState.HEALTHY:
+            return []
+    return [CandidateVerdict.STALE if any(is_stale(f, now) for f in rows.health) else CandidateVerdict.UNKNOWN]
 
 
 def _missing_balance(rows: Rows, now: Instant) -> list[CandidateVerdict]:
