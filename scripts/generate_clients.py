@@ -8,6 +8,7 @@ import argparse
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from generate import PROTO, ROOT, files
 GO = ROOT / "clients/go"
 NODE = ROOT / "clients/node"
 GO_PACKAGE = "github.com/tidegate/tidegate/clients/go/gen/tidegate/v1;tidegatev1"
+DETAILS = ("google/rpc/error_details.proto", "google/rpc/status.proto")
+SITE_PACKAGES = sysconfig.get_path("purelib")
 PROTOS = sorted(str(path.relative_to(PROTO)) for path in PROTO.glob("tidegate/v1/*.proto"))
 
 
@@ -34,12 +37,14 @@ def write_node(target: Path) -> None:
     plugins = NODE / "node_modules/.bin"
     if not (plugins / "protoc-gen-es").exists():
         subprocess.run(["npm", "ci", "--no-progress"], cwd=NODE, check=True)
-    _protoc(str(plugins), "--es_opt=target=ts,import_extension=js", f"--es_out={target}")
+    # What the details of a status hold has no package of its own for this runtime.
+    _protoc(str(plugins), "--es_opt=target=ts,import_extension=js", f"--es_out={target}", *DETAILS)
 
 
 def _protoc(plugins: str, *arguments: str) -> None:
     environment = {**os.environ, "PATH": os.pathsep.join((plugins, os.environ["PATH"]))}
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO}", *arguments, *PROTOS]
+    paths = [f"--proto_path={path}" for path in (PROTO, SITE_PACKAGES)]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *paths, *arguments, *PROTOS]
     subprocess.run(command, env=environment, check=True)
 
 
