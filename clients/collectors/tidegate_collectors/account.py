@@ -164,10 +164,11 @@ class Account:
         self.block(Kind.QUOTA_EXHAUSTED, last.resets_at, window=last.window, reason=reason)
 
     def reading(self, *, complete: bool = False, proves: frozenset[Kind] = frozenset(), empty: str = "") -> Reading:
-        """Finish. `empty` is the error of an answer that told no fact at all."""
+        """Finish. `empty` is the error of a meter that told no fact; what was left out is one by itself."""
+        reasons = [empty, *self.dropped] if empty else self.dropped
         return Reading(
             facts=tuple(self.facts),
-            error="" if self.facts else "; ".join([empty, *self.dropped] if empty else []),
+            error="" if self.facts else "; ".join(reasons),
             dropped=tuple(self.dropped),
             complete=complete and bool(self.facts),
             named=frozenset(self._named),

@@ -146,7 +146,7 @@ class Reading:
         dropped: windows and fields that were left out because they were malformed, past their reset or placeholders.
         complete: the answer names every window and scope of the account, so what it no longer names is retracted.
         named: (window, scope) pairs that it names, those that were dropped included.
-        proves: kinds of blocker that a success like this one clears.
+        proves: kinds of blocker that a success like this one clears, also where it told nothing else.
         retry_after: seconds to wait before this source is asked again, where the answer demands it.
     """
 

@@ -54,12 +54,14 @@ class Ledger:
         return len(self._entries)
 
     def take(self, reading: Reading, source: Source, monotonic: float, now: datetime) -> Update:
-        """Take a reading that arrived at `monotonic`, and return what the server is to be told of it."""
-        if not reading.ok:
-            return Update()
+        """Take a reading that arrived at `monotonic`, and return what the server is to be told of it.
+
+        Of an error that is no fact; at most that the call itself succeeded, where it did.
+        """
+        facts = reading.facts if reading.ok else ()
         told = [
             (fact, observation)
-            for fact in (*reading.facts, *self._clearances(reading, source))
+            for fact in (*facts, *self._clearances(reading, source))
             for observation in observations(fact, source)
         ]
         retractions = self._no_longer_named(reading, {key_of(observation) for _, observation in told})
@@ -102,7 +104,7 @@ class Ledger:
 
     def _no_longer_named(self, reading: Reading, present: set[Key]) -> list[admission_pb2.Retract]:
         """Drop what a complete answer no longer names, and return how to take it back."""
-        if not reading.complete:
+        if not reading.complete or not reading.ok:
             return []
         health = any(key.kind == "health" for key in present)
         gone = [

@@ -5,6 +5,7 @@ Only status, headers and what the gateway chooses to hand over of the body are s
 
 import hmac
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,11 @@ from tidegate_collectors.presets import Parse
 from tidegate_collectors.vocabulary import record
 
 PATH = "/v1/responses"
+SILENT = 20
+"""Successful responses without a fact, one after the other, after which an account is warned of: a header may have
+another name by now, or a proxy takes it away (signals: a wrong header name is silent)."""
+
+_log = logging.getLogger("tidegate.collector")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +40,7 @@ class Observer:
 
     def __init__(self, observed: list[Observed], clock: Clock) -> None:
         self._clock = clock
+        self._silence: dict[str, int] = {}
         self._by_provider: dict[str, list[Observed]] = {}
         for each in observed:
             self._by_provider.setdefault(each.source.provider, []).append(each)
@@ -59,7 +66,14 @@ class Observer:
             source = replace(each.source, model=model or each.source.model)
             readings.append(each.parse(response, source))
             await each.publish(readings[-1], source)
-        return merged(readings)
+        reading = merged(readings)
+        self._listen(provider, told=bool(reading.facts) or not response.ok)
+        return reading
+
+    def _listen(self, provider: str, *, told: bool) -> None:
+        self._silence[provider] = 0 if told else self._silence.get(provider, 0) + 1
+        if self._silence[provider] == SILENT:
+            _log.warning("%s: %d responses in a row told nothing of its limits", provider, SILENT)
 
 
 def handler(observer: Observer, token: TokenFile) -> Callable[[Request], Awaitable[Answer]]:

@@ -50,7 +50,11 @@ class Preset:
     title: str
     via: Via
     parser: Callable[[], Parse]
-    """Makes a parser; each running collector has one of its own, since some remember."""
+    """Makes a parser of all shapes that the provider has; each collector has one of its own, since some remember."""
+    polls: Parse | None = None
+    """Reads what is polled, where the provider has other shapes, too: a meter's trouble is no account's."""
+    observes: Parse | None = None
+    """Reads live responses, where the provider has other shapes, too."""
     url: str = ""
     """Where it asks, unless configured; for an engine nothing, its base is always configured."""
     paths: tuple[str, ...] = ("",)
@@ -69,6 +73,14 @@ class Preset:
     reads: str = ""
     cost: str = "one small request"
     note: str = ""
+
+    def reads_polled(self) -> Parse:
+        """Return the parser of a collector that polls."""
+        return self.polls or self.parser()
+
+    def reads_live(self) -> Parse:
+        """Return the parser of a collector that is handed responses."""
+        return self.observes or self.parser()
 
 
 def _plain(parse: Parse) -> Callable[[], Parse]:
@@ -166,6 +178,8 @@ _ALL = (
         title="OpenRouter, key",
         via=Via.HTTP,
         parser=_plain(openrouter.openrouter),
+        polls=openrouter.key,
+        observes=openrouter.live,
         url="https://openrouter.ai",
         paths=("/api/v1/key",),
         every=60,
@@ -176,7 +190,7 @@ _ALL = (
         name="openrouter-credits",
         title="OpenRouter, account",
         via=Via.HTTP,
-        parser=_plain(openrouter.openrouter),
+        parser=_plain(openrouter.credits_of_account),
         url="https://openrouter.ai",
         paths=("/api/v1/credits",),
         every=120,
@@ -217,6 +231,7 @@ _ALL = (
         title="Claude subscription, headers",
         via=Via.OBSERVER,
         parser=_plain(claude.claude),
+        observes=claude.headers,
         reads="anthropic-ratelimit-unified-*",
         cost="nothing",
         note="the headers are not documented; facts come with traffic only",
@@ -249,6 +264,7 @@ _ALL = (
         title="Codex, headers",
         via=Via.OBSERVER,
         parser=_plain(codex.codex),
+        observes=codex.live,
         reads="x-codex-*, and the events codex.rate_limits and usage_limit_reached",
         cost="nothing",
         note="the headers are not documented; facts come with traffic only",
@@ -289,6 +305,7 @@ _ALL = (
         title="GitHub Copilot, headers",
         via=Via.OBSERVER,
         parser=_plain(copilot.copilot),
+        observes=copilot.live,
         reads="x-quota-snapshot-*, x-usage-ratelimit-*",
         cost="nothing",
         note="the headers are not documented; facts come with traffic only",

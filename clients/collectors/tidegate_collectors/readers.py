@@ -45,7 +45,7 @@ class PageReader:
         self._preset = preset
         self._fetcher = fetcher
         self._clock = clock
-        self._parse = preset.parser()
+        self._parse = preset.reads_polled()
         self._base = (entry.url or preset.url).rstrip("/")
         self._canary_at: float | None = None
 
@@ -109,7 +109,7 @@ class FileReader:
         self.credential = ""
         self._entry = entry
         self._clock = clock
-        self._parse = preset.parser()
+        self._parse = preset.reads_polled()
 
     async def read(self, *, refresh: bool) -> Reading:
         """Read the tails of the newest files, oldest first."""
@@ -145,7 +145,7 @@ class CommandReader:
         self.credential = ""
         self._entry = entry
         self._clock = clock
-        self._parse = preset.parser()
+        self._parse = preset.reads_polled()
         self._command = entry.command or ("codex", "app-server")
 
     async def read(self, *, refresh: bool) -> Reading:

@@ -83,7 +83,7 @@ class Service:
         )
         self._stations.append(station)
         if reader is None:
-            parse = entry.kind.parser() if entry.kind else GenericParser(entry)
+            parse = entry.kind.reads_live() if entry.kind else GenericParser(entry)
             self._observed.append(Observed(source=entry.source, parse=parse, publish=station.publish))
             return
         preset = entry.kind

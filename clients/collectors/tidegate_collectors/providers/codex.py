@@ -247,7 +247,10 @@ def _timestamp(value: Json) -> datetime | None:
 
 
 def _add(account: Account, window: Window, limit_id: str) -> None:
-    if window.used is None or window.placeholder:
+    if window.used is None:
+        return
+    if window.placeholder:
+        account.drop(f"{limit_id}: a placeholder, no window")
         return
     name = window_name(window.seconds)
     if name is None:

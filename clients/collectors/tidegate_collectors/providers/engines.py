@@ -26,6 +26,8 @@ class Spec:
     waiting: tuple[str, ...]
     kv_usage: tuple[tuple[str, ...], ...] = ()
     """Pools of cache, each a list of aliases; the fullest counts."""
+    also_waiting: tuple[str, ...] = ()
+    """Further queues, each a metric of its own, that are added to `waiting`."""
     waiting_by_reason: str = ""
     sleep_state: str = ""
     throughput: str = ""
@@ -47,7 +49,7 @@ class Spec:
         """Every metric that is looked at."""
         pools = {name for pool in self.kv_usage for name in pool}
         single = {self.waiting_by_reason, self.sleep_state, self.throughput} - {""}
-        return {*self.running, *self.waiting, *self.counters, *pools, *single}
+        return {*self.running, *self.waiting, *self.also_waiting, *self.counters, *pools, *single}
 
 
 @dataclass(slots=True)
@@ -67,6 +69,12 @@ class Page:
     def sum(self, aliases: tuple[str, ...]) -> int | None:
         """Return a count over all engines."""
         return count(total(self.counts(aliases)))
+
+    def waiting(self) -> int | None:
+        """Return how many requests wait, in whatever queue."""
+        queues = [self.sum(self.spec.waiting), *(self.sum((name,)) for name in self.spec.also_waiting)]
+        known = [queue for queue in queues if queue is not None]
+        return sum(known) if known else None
 
     def fullest(self) -> float | None:
         """Return the fill level of the fullest pool of the fullest engine."""
@@ -119,7 +127,7 @@ class EngineParser:
         return Reading(facts=tuple(facts))
 
     def _health(self, page: Page, model: str, source: Source, now: datetime) -> Health:
-        running, waiting = page.sum(self.spec.running), page.sum(self.spec.waiting)
+        running, waiting = page.sum(self.spec.running), page.waiting()
         state, reason = self._state(page, model, now)
         engines = page.engines()
         named = {key: engine for key, engine in engines.items() if any(key)}
@@ -140,7 +148,7 @@ class EngineParser:
         asleep = _sleeping(page)
         if asleep:
             return State.SLEEPING, f"sleeping:{asleep}"
-        running, waiting = page.sum(self.spec.running), page.sum(self.spec.waiting)
+        running, waiting = page.sum(self.spec.running), page.waiting()
         throughput = total(page.series.get(self.spec.throughput, []))
         if self.spec.deep_queue and running == 0 and (waiting or 0) >= self.spec.deep_queue and not throughput:
             return State.UNHEALTHY, f"stalled: running=0,waiting={waiting},throughput=0"
@@ -192,6 +200,6 @@ def _engine(key: tuple[str, ...], page: Page) -> Engine:
     return Engine(
         engine="/".join(part for part in key if part),
         running=page.sum(page.spec.running),
-        waiting=page.sum(page.spec.waiting),
+        waiting=page.waiting(),
         kv_usage=page.fullest(),
     )

@@ -1,7 +1,8 @@
 """SGLang. Page: /metrics, which needs --enable-metrics; /health generates a token and is therefore never called.
 
 Ranks of tensor, pipeline and expert parallelism run the same batch and repeat its numbers; data-parallel ranks are
-engines of their own. The empty `priority` is the total of the others.
+engines of their own. The empty `priority` is the total of the others. A node that only decodes, or only prefills, has
+queues of its own names.
 """
 
 from tidegate_collectors.providers.engines import Spec
@@ -9,6 +10,11 @@ from tidegate_collectors.providers.engines import Spec
 SGLANG = Spec(
     running=("sglang:num_running_reqs",),
     waiting=("sglang:num_queue_reqs",),
+    also_waiting=(
+        "sglang:num_prefill_prealloc_queue_reqs",
+        "sglang:num_decode_prealloc_queue_reqs",
+        "sglang:num_decode_transfer_queue_reqs",
+    ),
     kv_usage=(
         ("sglang:token_usage",),
         ("sglang:full_token_usage",),
