@@ -73,6 +73,8 @@ class Served:
         self.log = Log()
         self.watch_flows = WatchFlows(self.store, queue=100, max_watchers=3)
         self.guard = FlowGuard(self.store, lambda: self.settings, lambda: self.keyring, lambda: secrets.token_hex(8))
+        self.enter_hop: EnterHop
+        self.admit_verb: Admit
         self.address = ""
         self.channel: grpc.aio.Channel
         self.flows: flow_pb2_grpc.FlowServiceAsyncStub
@@ -80,19 +82,21 @@ class Served:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         numbers = count(1)
-        enter_hop = EnterHop(self.guard, self.log, self.clock, lambda: f"d{next(numbers)}")
-        verbs = flow.FlowVerbs(self.guard, enter_hop, self.watch_flows, self.store)
+        self.enter_hop = EnterHop(self.guard, self.log, self.clock, lambda: f"d{next(numbers)}")
+        verbs = flow.FlowVerbs(self.guard, self.enter_hop, self.watch_flows, self.store)
         flow.add_to(server, flow.FlowServicer(verbs))
         changes = Changes()
         cold_wait = ColdWait(changes, Feeds(changes, 1), self.clock, max_waiters=1)
         policies = Policies(compile_policy(parse(json.dumps(CONFIG), {}, is_json=True)))
         pin_ids = PinCodec(secrets.token_bytes(64)).pin_id
-        admit = Admit(policies, self.facts, self.pins, pin_ids, cold_wait, self.clock, lambda: f"d{next(numbers)}")
+        self.admit_verb = Admit(
+            policies, self.facts, self.pins, pin_ids, cold_wait, self.clock, lambda: f"d{next(numbers)}"
+        )
         unused = cast("Any", None)
         admission.add_to(
             server,
             admission.AdmissionServicer(
-                admission.Verbs(admit, unused, unused, unused, unused, unused, unused),
+                admission.Verbs(self.admit_verb, unused, unused, unused, unused, unused, unused),
                 self.clock,
                 flow.flow_contexts(self.guard),
                 30 * SECOND,
