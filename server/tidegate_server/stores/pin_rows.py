@@ -117,5 +117,9 @@ class PinRows:
 
 
 def _one(connection: apsw.Connection, statement: str, pin_id: bytes) -> tuple[Any, ...] | None:
-    row: tuple[Any, ...] | None = connection.execute(SQL[statement], {"pin_id": pin_id}).fetchone()
+    cursor = connection.execute(SQL[statement], {"pin_id": pin_id})
+    try:
+        row: tuple[Any, ...] | None = cursor.fetchone()
+    finally:
+        cursor.close(True)
     return row

@@ -39,6 +39,7 @@ _PROBLEMS = (
     (apsw.ReadOnlyError, "the disk is read-only"),
     (apsw.BusyError, "another program holds the database"),
     (apsw.CorruptError, "a page of the database is damaged; restore a backup"),
+    (StoreUnavailable, "its files are not as they were opened"),
 )
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class SqlitePinStore:
         self._retirements = 0
         self._corrupt: dict[bytes, None] = {}
         self._problems: dict[str, str] = {}
+        self._closed = False
         self._walks = asyncio.Lock()
         self._write, self._read = connection, home.connect(read_only=True)
         failure = partial(StoreUnavailable, "pins")
@@ -162,8 +164,9 @@ class SqlitePinStore:
 
     async def close(self) -> None:
         """See PinStore."""
-        if self._home.forked:
+        if self._home.forked or self._closed:
             return
+        self._closed = True
         await self._writer.close()
         await self._reader.close()
         self._read.close()
@@ -215,19 +218,28 @@ class SqlitePinStore:
         return self._attempt("read", walk, [work])
 
     def _write_batch(self, jobs: Sequence[_Work]) -> Sequence[object]:
-        return self._attempt("stored", partial(self._home.commit, self._write), jobs)
+        commit = partial(self._home.commit, self._write)
+        return self._attempt("stored", commit, jobs, alone=commit)
 
     def _read_batch(self, jobs: Sequence[_Work]) -> Sequence[object]:
-        self._home.check()
-        return self._attempt("read", partial(in_transaction, self._read, "BEGIN"), jobs)
+        def together(jobs: Sequence[_Work]) -> Sequence[object]:
+            self._home.check()
+            return in_transaction(self._read, "BEGIN", jobs)
+
+        # SQLite ends a transaction that met a damaged page with an error, even if the job got over it: alone, without.
+        return self._attempt("read", together, jobs, alone=lambda jobs: [job(self._read) for job in jobs])
 
     def _attempt(
         self,
         what: str,
         do: Callable[[Sequence[Callable[[apsw.Connection], T]]], Sequence[T]],
         jobs: Sequence[Callable[[apsw.Connection], T]],
+        alone: Callable[[Sequence[Callable[[apsw.Connection], T]]], Sequence[T]] | None = None,
     ) -> Sequence[T | Exception]:
-        """Do the jobs together; note what went wrong, or that it is over. Never raises an error of the disk."""
+        """Do the jobs; note what went wrong, or that it is over. Never raises an error of the disk.
+
+        `alone`: how to do one when all together met a damaged page, which must not refuse those who have no part in it.
+        """
         written = self._write.total_changes() if what == "stored" else 0
         try:
             answers = do(jobs)
@@ -235,12 +247,11 @@ class SqlitePinStore:
             if not isinstance(error, apsw.CorruptError):
                 self._note(what, error)
                 return [StoreUnavailable("pins") for _ in jobs]
-            if len(jobs) == 1:
-                self._note("read in full", error)
-                self._touch()
-                return [StoreUnavailable("pins")]
-            # One damaged page must not refuse those whose rows lie on others.
-            return [answer for job in jobs for answer in self._attempt(what, do, [job])]
+            if alone is not None:
+                return [answer for job in jobs for answer in self._attempt(what, alone, [job])]
+            self._note("read in full", error)
+            self._touch()
+            return [StoreUnavailable("pins") for _ in jobs]
         if what != "stored" or self._write.total_changes() != written:
             self._note(what, None)  # a transaction that wrote nothing tells nothing of the disk
         return answers

@@ -61,7 +61,10 @@ class Child:
         return last
 
     def kill(self) -> list[dict[str, Any]]:
-        """kill -9, and everything that it had said by then."""
+        """kill -9, and everything that it had said by then. Dead is dead: a second call does nothing."""
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return []
         self.process.kill()
         heard = []
         while answer := self.hear():
