@@ -32,7 +32,6 @@ class AppendTurn:
         faults = [
             ("session_id", id_fault(session_id)),
             ("turn.role", id_fault(turn.role)),
-            ("turn.content", "" if turn.content.strip() else "is missing"),
             ("turn.agent_id", id_fault(turn.agent_id, required=False)),
         ]
         violations = [FieldViolation(field, fault) for field, fault in faults if fault]

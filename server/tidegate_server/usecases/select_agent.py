@@ -126,7 +126,9 @@ class SelectAgent:
         reports = (
             _report(Stage.SHORTLIST, short, ranked_at - started),
             _report(Stage.RERANK, ranked, asked_at - ranked_at),
-            StageReport(Stage.SELECT, 1, self._now() - asked_at, bool(picked.cause), cause=picked.cause),
+            StageReport(
+                Stage.SELECT, 1, self._now() - asked_at, bool(picked.cause), picked.usage is None, picked.cause
+            ),
         )
         facts = SelectionFacts(
             ask.on_behalf_of,

@@ -50,7 +50,7 @@ class Selection:
         stages = Stages(clock, settings, self._embeddings, self._selector)
         select = SelectAgent(agents, stages, selection_log, prices)
         self.verbs = SelectionVerbs(
-            RegisterAgent(agents),
+            RegisterAgent(agents, new_id),
             DeregisterAgent(agents),
             ListAgents(agents),
             AppendTurn(agents, clock, session_ids, settings),

@@ -100,7 +100,7 @@ async def serving(
     select = SelectAgent(agents, Stages(clock, settings, embeddings, selector), selection_log, prices)
     assign = AssignStep(agents, select, selection_log)
     verbs = selection.SelectionVerbs(
-        RegisterAgent(agents),
+        RegisterAgent(agents, lambda: "made-by-the-server"),
         DeregisterAgent(agents),
         ListAgents(agents),
         AppendTurn(agents, clock, session_ids, settings),

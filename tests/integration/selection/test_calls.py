@@ -199,6 +199,7 @@ async def test_no_endpoint_at_all_still_picks_and_says_so(tmp_path: Path) -> Non
     assert answer.fallback_used
     assert answer.stages[2].cause == "no chat endpoint is configured"
     assert answer.stages[2].degraded
+    assert answer.stages[2].skipped
     assert (answer.selection_tokens, answer.selection_cost) == (0, "")
 
 

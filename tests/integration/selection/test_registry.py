@@ -48,6 +48,15 @@ async def test_an_agent_comes_back_and_belongs_to_who_registered_it(tmp_path: Pa
         assert list((await served.stub.ListAgents(wire.ListAgentsRequest(), metadata=LOCAL)).agents) == [agent]
 
 
+async def test_an_agent_without_an_id_is_given_one(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s", None) as served:
+        request = wire.RegisterAgentRequest(agent=Agent(name="A"))
+        assert (await served.stub.RegisterAgent(request, metadata=LOCAL)).agent.agent_id == "made-by-the-server"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await served.stub.RegisterAgent(wire.RegisterAgentRequest(), metadata=LOCAL)
+        assert told(refused.value) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+
+
 async def test_registering_needs_an_identity_and_a_replacement_its_owner(tmp_path: Path) -> None:
     async with serving(tmp_path / "s", None) as served:
         request = wire.RegisterAgentRequest(agent=Agent(agent_id="a", name="A", owner="ann"))
@@ -205,7 +214,6 @@ async def test_a_session_is_kept_as_a_hash_and_capped(tmp_path: Path) -> None:
             await served.stub.AppendTurn(wire.AppendTurnRequest(session_id="thread-of-ann", turn=turn))
         for bad in (
             wire.AppendTurnRequest(turn=wire.Turn(role="user", content="x")),
-            wire.AppendTurnRequest(session_id="s", turn=wire.Turn(role="user")),
             wire.AppendTurnRequest(session_id="s", turn=wire.Turn(content="x")),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:

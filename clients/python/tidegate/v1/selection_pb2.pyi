@@ -332,7 +332,9 @@ class ListAgentsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     caller: _builtins.str
-    """For whom: only the agents that this caller may see. Empty: only those that all may see."""
+    """For whom: only the agents that this caller may see. Empty: only those that all may see; for an identity with the
+    role operator or viewer, every agent of the namespace.
+    """
     page_size: _builtins.int
     """At most so many on a page. 0: 100. More than 1 000 gives 1 000. Negative: INVALID_ARGUMENT."""
     page_token: _builtins.str
@@ -716,9 +718,9 @@ class StatsRow(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
-    """`selection`, `admission` or `flow`."""
+    """`admission`, `flow`, `selection`, `selection_stage` or `selection_call` (what the picking itself used and cost)."""
     key: _builtins.str
-    """An agent, a route or a limit."""
+    """A route or model, a limit, an agent, a stage or a language model."""
     @_builtins.property
     def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The figures by name; counts, and latencies in seconds."""
@@ -757,7 +759,7 @@ class ListDecisionsRequest(_message.Message):
     session_id: _builtins.str
     """Only of this session."""
     model: _builtins.str
-    """Only of this route or model."""
+    """Only about this route, model or agent."""
     kind: _builtins.str
     """Only `admission`, `hop` or `selection`."""
     decision_id: _builtins.str
@@ -828,9 +830,9 @@ class DecisionRecord(_message.Message):
     subject: _builtins.str
     """The route, the agent or the flow that it was about. Worker ids stand in the log only as keyed hashes."""
     outcome: _builtins.str
-    """The verdict, or the agent that was chosen."""
+    """The verdict; of a selection SELECTED or FALLBACK."""
     reason: _builtins.str
-    """The refusal's reason, or the cause of a fallback. Empty: neither."""
+    """The refusal's reason, or the stages that fell forward with their causes. Empty: neither."""
     detail_json: _builtins.str
     """All that the decision read, as JSON: enough to compute it again."""
     @_builtins.property
