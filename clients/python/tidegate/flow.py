@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
@@ -104,29 +104,48 @@ async def async_agent_call(
 ) -> AsyncIterator[AgentHop]:
     """Enter a hop into `target_agent` for the block, with the asyncio client. Raises HopRefused, TidegateError.
 
-    A cancellation while the hop is entered leaves nothing: the server gives a hop back whose caller went away.
+    A cancellation while the hop is entered waits for the answer, and gives the hop back.
     """
-    hop = _granted(await client.flows.enter_hop(_enter_request(traceparent, target_agent, options)))
+    entering = asyncio.ensure_future(client.flows.enter_hop(_enter_request(traceparent, target_agent, options)))
+    try:
+        hop = _granted(await asyncio.shield(entering))
+    except asyncio.CancelledError:
+        await _finish(_leave(client, entering))
+        raise
     success = False
     try:
         yield hop
         success = True
     finally:
-        await _finish(client, hop, success)
+        await _finish(_exit(client, hop, success))
 
 
-async def _finish(client: AsyncClient, hop: AgentHop, success: bool) -> None:
-    """Exit, also in a task that is being cancelled, and again when a second cancellation comes meanwhile."""
-    exiting = asyncio.ensure_future(client.flows.exit_hop(_exit_request(hop, success)))
+async def _leave(client: AsyncClient, entering: asyncio.Future[flow_pb2.EnterHopResponse]) -> None:
+    """Exit a hop that nobody waits for any more, if it is granted at all."""
+    try:
+        hop = _granted(await entering)
+    except (HopRefused, TidegateError):
+        return
+    await _exit(client, hop, success=False)
+
+
+async def _exit(client: AsyncClient, hop: AgentHop, success: bool) -> None:
+    try:
+        await client.flows.exit_hop(_exit_request(hop, success))
+    except TidegateError as error:
+        _not_exited(hop, error)
+
+
+async def _finish(work: Coroutine[object, object, None]) -> None:
+    """Do `work` to its end, in a task that is being cancelled, too; then let the cancellation go on."""
+    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    while not exiting.done():
+    while not task.done():
         try:
-            await asyncio.wait((exiting,))
+            await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             cancelled = error
-    met = None if exiting.cancelled() else exiting.exception()
-    if isinstance(met, TidegateError):
-        _not_exited(hop, met)
+    task.result()
     if cancelled is not None:
         raise cancelled
 

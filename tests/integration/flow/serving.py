@@ -40,7 +40,11 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 START = f"00-{TRACE}-00f067aa0ba902b7-01"
 ADMITTED, REFUSED = types_pb2.VERDICT_ADMITTED, types_pb2.VERDICT_REFUSED
 CODING = FlowLimits(max_tokens=5_000_000, timeout=1_800 * SECOND)
-TOKENS = {"other": Caller("other", "other"), "child-only": Caller("child-only", start_flows=False)}
+TOKENS = {
+    "gateway": Caller("gateway"),
+    "other": Caller("other", "other"),
+    "child-only": Caller("child-only", start_flows=False),
+}
 
 ROUTE = {"purpose": "routine", "candidates": ["qwen/qwen-next"], "contextWindow": 32768, "maxContextBytes": 262144}
 CONFIG: dict[str, Any] = {
@@ -76,6 +80,7 @@ class Served:
         self.enter_hop: EnterHop
         self.admit_verb: Admit
         self.address = ""
+        self.server: grpc.aio.Server
         self.channel: grpc.aio.Channel
         self.flows: flow_pb2_grpc.FlowServiceAsyncStub
         self.admissions: admission_pb2_grpc.AdmissionServiceAsyncStub
@@ -102,6 +107,10 @@ class Served:
                 30 * SECOND,
             ),
         )
+
+    async def end(self) -> None:
+        """Stop serving."""
+        await self.server.stop(None)
 
     async def healthy_engine(self) -> None:
         """Let the one candidate be eligible."""
@@ -199,6 +208,7 @@ async def serving(make_store: Callable[[FakeClock], FlowStore] = MemoryFlowStore
     served = Served(make_store(clock), clock)
     identities = [Identity(caller, hashlib.sha256(name.encode()).digest()) for name, caller in TOKENS.items()]
     server = grpc.aio.server(interceptors=[Guard(Identify(identities, open_to_local=True), max_calls=1_000)])
+    served.server = server
     served.add_to(server)
     served.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -209,6 +219,6 @@ async def serving(make_store: Callable[[FakeClock], FlowStore] = MemoryFlowStore
             served.admissions = admission_pb2_grpc.AdmissionServiceStub(channel)
             yield served
     finally:
-        await server.stop(None)
+        await served.end()
         await served.store.close()
         await asyncio.sleep(0)
