@@ -7,6 +7,7 @@ from tidegate_server.stores.memory_pins import MemoryPinStore
 
 from tests.contract.pin_store_contract import DurablePinStoreContract, PinStoreContract
 from tests.integration.pins.places import database, open_pins
+from tests.support.shared_stores import PostgresPinBackend
 
 
 class MemoryBackend:
@@ -54,3 +55,7 @@ class TestMemoryPins(PinStoreContract):
 
 class TestSqlitePins(DurablePinStoreContract):
     backend = SqliteBackend
+
+
+class TestPostgresPins(DurablePinStoreContract):
+    backend = PostgresPinBackend

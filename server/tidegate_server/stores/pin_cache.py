@@ -1,5 +1,7 @@
 """The pins that were asked for lately. Pins are immutable, so a positive answer is right for ever (§5)."""
 
+from collections.abc import Iterable
+
 from tidegate_server.core.model import Pin
 
 
@@ -29,6 +31,12 @@ class PinCache:
         if len(self._young) >= self._half and pin.pin_id not in self._young:
             self._old, self._young = self._young, {}
         self._young[pin.pin_id] = pin
+
+    def drop(self, pin_ids: Iterable[bytes]) -> None:
+        """Forget these."""
+        for pin_id in pin_ids:
+            self._young.pop(pin_id, None)
+            self._old.pop(pin_id, None)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: the shared mode's durable stores (§12 of the contract)."""

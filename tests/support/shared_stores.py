@@ -1,0 +1,59 @@
+"""The shared mode's stores on the test servers, each in an empty place of its own: for the contract suites."""
+
+from pathlib import Path
+
+from tidegate_server.core.pins import PinCodec
+from tidegate_server.ports import PinStore
+from tidegate_server.stores.postgres.database import GuardedDatabase, open_database
+from tidegate_server.stores.postgres.pins import PostgresPinStore
+from tidegate_server.wiring.clock import SystemClock
+
+from tests.support import servers
+
+KEY = bytes(range(100, 164))
+
+
+async def open_durable(dsn: str, key: bytes = KEY, *, size: int = 4) -> GuardedDatabase:
+    """That database, under the tests' key."""
+    return await open_database(dsn, PinCodec(key).check_value, SystemClock(), size=size)
+
+
+class OwningPins(PostgresPinStore):
+    """The store and its database, closed together."""
+
+    async def close(self) -> None:
+        await super().close()
+        await self._database.close()
+
+
+async def open_pins(dsn: str, key: bytes = KEY, *, size: int = 4) -> OwningPins:
+    """The pins of that database."""
+    return await OwningPins.open(await open_durable(dsn, key, size=size), key, SystemClock())
+
+
+class PostgresPinBackend:
+    """A database of its own on the shared server."""
+
+    def __init__(self, directory: Path) -> None:
+        del directory
+        self._server = servers.postgres()
+        self._database = self._server.migrated_database()
+
+    async def open(self) -> PinStore:
+        return await open_pins(self._server.dsn(self._database))
+
+    async def reopen(self, store: PinStore) -> PinStore:
+        await store.close()
+        return await self.open()
+
+    async def corrupt(self, store: PinStore, pin_id: bytes) -> None:
+        self._server.execute(
+            f"UPDATE tidegate_pin SET record = '\\xff'::bytea || record WHERE pin_id = '\\x{pin_id.hex()}'",
+            self._database,
+        )
+
+    async def audit(self, store: PinStore) -> list[tuple[bytes, str, int, str]]:
+        lines = self._server.execute(
+            "SELECT pin_id, who, at, why FROM tidegate_pin_audit ORDER BY line", self._database
+        )
+        return [(pin_id, who, at, why) for pin_id, who, at, why in lines]  # type: ignore[misc]  # as the table has them
