@@ -37,7 +37,7 @@ from tidegate_server.ports import Clock, FlowStore
 Answer = TypeVar("Answer")
 IsAnswer: TypeAlias = Callable[[object], bool]
 
-ANSWER_SECONDS = 0.15
+ANSWER_SECONDS = 0.2
 """§8 gives 300 ms until the refusal is out; what is left is for the way there and back."""
 
 PATIENCE = 5
