@@ -88,10 +88,10 @@ AGES = [0, 1, 2, 3, 10 * SECOND, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + DAY, LIMIT
 ENDS = [NEVER] * 6 + [NOW - DAY - 1, NOW - DAY, NOW - 1, NOW, NOW + 1, NOW + 3600 * SECOND]
 
 
-def any_fact(choose: Choose) -> Fact:
-    """Any fact, its age around the limits, its end around now, and often in a tie with another one."""
+def any_fact(choose: Choose, kind: str = "") -> Fact:
+    """Any fact (of a kind), its age around the limits, its end around now, and often in a tie with another one."""
     provider = choose(list(TIERS))
-    value = choose(VALUES[choose(FITTING[TIERS[provider]])])
+    value = choose(VALUES[kind or choose(FITTING[TIERS[provider]])])
     captured = NOW - choose(AGES)
     return Fact(
         key=key_of(provider, choose(["", "", *MODELS]), value),
