@@ -27,9 +27,10 @@ from tidegate_server.stores.sqlite_home import Schema, SqliteHome, in_transactio
 
 DIRECTORY = "managed-route-pins"
 CACHE_SIZE = 131_072
-"""Pins kept in memory by default: some 50 MB when full (tests/bench/pins.py measures it)."""
+"""Pins kept in memory by default: some 40 MB when full (tests/bench/pins.py measures it)."""
 
-_SCHEMA = Schema("pins", 0x54475031, migrations("pins"))  # "TGP1"
+HOLDS = "pins"
+SCHEMA = Schema(HOLDS, 0x54475031, migrations("pins"))  # "TGP1"
 _ROWS_AT_ONCE = 256  # of a list or a bulk: about a millisecond, so that others get their turn
 _CORRUPT_KEPT = 1000
 _CORRUPT_TOLD = 20
@@ -79,7 +80,7 @@ class SqlitePinStore:
         """The pins in `state`, sealed under `key`. UnsafeState, with nothing changed, unless all is as it was left."""
         codec = PinCodec(key)
         opening = partial(
-            SqliteHome.open, state, DIRECTORY, _SCHEMA, key_check=codec.check_value, file_system=file_system
+            SqliteHome.open, state, DIRECTORY, SCHEMA, key_check=codec.check_value, file_system=file_system
         )
         return cls(*await asyncio.to_thread(opening), codec, cache_size)
 
