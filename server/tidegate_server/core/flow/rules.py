@@ -9,10 +9,17 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tidegate_server.core.flow.model import Flow, FlowKey, FlowLimits, Hop, Proof, Signed, Unproved, saturated
-from tidegate_server.core.model import SECOND, RefusalReason, WallTime
+from tidegate_server.core.model import SECOND, Nanos, RefusalReason, WallTime
 from tidegate_server.core.refusals import Refusal, for_people, grouped
 
 R = RefusalReason
+
+
+class Life(NamedTuple):
+    """From when a flow runs, and how long it may."""
+
+    start: WallTime
+    timeout: Nanos
 
 
 class Place(NamedTuple):
@@ -31,6 +38,16 @@ class Place(NamedTuple):
     target: str | None
     reserve: int
     now: WallTime
+
+    @property
+    def life(self) -> Life | None:
+        """The flow that the caller stands in: by its state; by the signed start where that is gone, or a later life's.
+
+        None: nothing proves that there was one.
+        """
+        if self.flow is not None and (self.parent is not None or not self.agent):
+            return Life(self.flow.start, self.flow.limits.timeout)
+        return Life(self.proof.start, self.proof.timeout) if isinstance(self.proof, Signed) else None
 
     @property
     def limits(self) -> FlowLimits:
@@ -77,18 +94,13 @@ def find_parent(flow: Flow, proof: Proof, agent: str) -> Hop | None:
 
 def is_unknown(place: Place) -> bool:
     """No parent can be proved, and no signed start tells that the flow's time is over."""
-    return bool(place.agent) and place.parent is None and not _signed_time_is_over(place)
+    return bool(place.agent) and place.parent is None and not is_out_of_time(place)
 
 
 def is_out_of_time(place: Place) -> bool:
-    """By the flow's own clock; by the signed start where the state is gone or is that of a later life."""
-    in_state = place.flow is not None and (place.parent is not None or not place.agent)
-    return place.flow.ends < place.now if in_state and place.flow is not None else _signed_time_is_over(place)
-
-
-def _signed_time_is_over(place: Place) -> bool:
-    proof = place.proof
-    return bool(place.agent) and isinstance(proof, Signed) and proof.start + proof.timeout < place.now
+    """The flow that the caller stands in has run longer than it may."""
+    life = place.life
+    return life is not None and life.start + life.timeout < place.now
 
 
 class Rule(NamedTuple):
@@ -112,13 +124,8 @@ def _moment(time: WallTime) -> str:
 
 
 def _flow(place: Place) -> str:
-    if place.flow is not None and (place.parent is not None or not place.agent):
-        start = place.flow.start
-    elif isinstance(place.proof, Signed):
-        start = place.proof.start
-    else:
-        return f"Flow {place.key.trace_id}"
-    return f"Flow {place.key.trace_id}, started at {_moment(start)},"
+    assert place.life is not None, "only a flow with a start runs out of something"
+    return f"Flow {place.key.trace_id}, started at {_moment(place.life.start)},"
 
 
 def _unknown(place: Place) -> str:
@@ -134,11 +141,8 @@ def _unknown(place: Place) -> str:
 
 
 def _out_of_time(place: Place) -> str:
-    if place.flow is not None and (place.parent is not None or not place.agent):
-        timeout = place.flow.limits.timeout
-    else:
-        timeout = place.proof.timeout if isinstance(place.proof, Signed) else 0
-    return f"{_flow(place)} had {for_people(timeout)}, and they are over."
+    assert place.life is not None, "only a flow with a start runs out of time"
+    return f"{_flow(place)} had {for_people(place.life.timeout)}, and they are over."
 
 
 def _closed(place: Place) -> str:

@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tidegate_server.core.flow.book import FlowBook
+from tidegate_server.core.flow.book import HOPS_PER_PAGE, FlowBook
 from tidegate_server.core.flow.model import (
     MAX_TOKENS,
     Entered,
@@ -527,3 +527,38 @@ def test_copies_do_not_change(guard: Guarded) -> None:
     copy = guard.flow
     guard.exit(a, 5)
     assert (copy.tokens, copy.open) == (0, {a.hop_id: a})
+
+
+def test_a_proof_of_a_hop_that_was_taken_back_is_unknown(guard: Guarded) -> None:
+    guard.enter("", "A")
+    b = guard.enter("A", "B")
+    guard.book.cancel(guard.key, b.hop_id, guard.now)
+    assert f"has no hop {b.hop_id}" in guard.message("B", "C", guard.proof(b))
+
+
+def test_a_start_that_no_calendar_has_is_still_told() -> None:
+    guard = Guarded()
+    long_ago = Signed("00" * 8, (1 << 63) - 1, 0)
+    guard.now = 1 << 64
+    assert "started at" in guard.message("A", "B", long_ago)
+    guard.now = 1 << 80
+    assert "started at an unknown time" in guard.message("A", "B", long_ago._replace(start=1 << 70))
+
+
+def test_limits_are_held_to_what_the_wire_can_carry() -> None:
+    huge = FlowLimits(1 << 40, 1 << 40, 1 << 70, 1 << 70).bounded()
+    assert (huge.max_depth, huge.max_fan_out, huge.max_tokens) == ((1 << 31) - 1, (1 << 31) - 1, MAX_TOKENS)
+    assert START + huge.timeout < 1 << 63
+    assert LIMITS.bounded() == LIMITS
+
+
+def test_a_page_ends_early_when_its_flows_are_large() -> None:
+    guard = Guarded(FlowLimits(max_fan_out=10_000))
+    for number in range(1, 4):
+        guard.key = FlowKey("default", f"{number:032x}")
+        for _ in range(HOPS_PER_PAGE // 2 + 1):
+            guard.enter("", "A")
+    page = guard.book.page("default", guard.now, open_only=False, after=None, limit=3)
+    assert len(page.flows) == 1
+    assert page.next is not None
+    assert int(page.next.trace_id, 16) == 3
