@@ -72,6 +72,14 @@ class TokenFile:
         return (("authorization", f"Bearer {self.read()}"),)
 
 
+class AppearingToken(TokenFile):
+    """The token of a server on this machine that may not have made it yet: until the file is there, none is shown."""
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the call metadata that shows the token, nothing while there is no file that this user can read."""
+        return super().metadata() if os.access(self.path, os.R_OK) else ()
+
+
 def find_local_token(
     explicit: str | Path | None = None,
     *,
@@ -135,12 +143,13 @@ class Connection:
     ) -> "Connection":
         """Fill in what is not given: the target by `default_target`, the token by `find_local_token`.
 
-        A remote server is never shown the token of a local one that merely lies in the working directory.
+        A local server that has yet to make its token is shown it as soon as it has. A remote server is never shown the
+        token of a local one that merely lies in the working directory.
         """
         address = target or default_target()
         here = is_local(address)
         named = bool(token_file or os.environ.get(TOKEN_FILE_VARIABLE))
-        token = find_local_token(token_file) if here or named else None
+        token = find_local_token(token_file) if named else AppearingToken(LOCAL_TOKEN.absolute()) if here else None
         return cls(address, tls, token, insecure)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

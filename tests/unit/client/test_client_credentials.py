@@ -84,6 +84,15 @@ def test_a_remote_server_is_not_shown_the_local_token(tmp_path: Path, monkeypatc
     assert not Connection.find("10.0.0.1:1").metadata()
 
 
+def test_a_token_that_a_server_makes_later_is_shown_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEGATE_TOKEN_FILE", raising=False)
+    connection = Connection.find("127.0.0.1:1")
+    assert connection.metadata() == ()
+    token_in(tmp_path / "state/local.token")
+    assert connection.metadata() == (("authorization", "Bearer secret"),)
+
+
 def test_half_an_mtls_pair_and_a_missing_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialError, match="belong together"):
         Tls(certificate="cert.pem").credentials()
