@@ -244,19 +244,19 @@ class FileWatch:
     """Tells whether a directory and files in it are still those that were opened, by the names they were opened under.
 
     Somebody who replaces a file by renaming another over it leaves us writing to a file that nobody will ever find
-    again; only the name tells.
+    again; only the name tells. `files` says which file, by device and inode, each name led to.
     """
 
     def __init__(self, directory: OwnedDirectory, names: Iterable[str]) -> None:
         self._directory = directory
         self._home = _identity(os.fstat(directory.descriptor))
-        self._files = {name: directory.identity(name) for name in names}
+        self.files = {name: directory.identity(name) for name in names}
 
     def unchanged(self) -> bool:
         """Whether each name still leads to the file that it led to. A few system calls; never raises."""
         try:
             return _identity(self._directory.path.stat(follow_symlinks=False)) == self._home and all(
-                self._directory.identity(name) == identity for name, identity in self._files.items()
+                self._directory.identity(name) == identity for name, identity in self.files.items()
             )
         except OSError:
             return False

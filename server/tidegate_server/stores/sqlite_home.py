@@ -184,12 +184,12 @@ class SqliteHome:
         connection = self.connect()
         try:
             self._check_content(connection, key_check)
+            self._check_held()
             connection.set_wal_hook(self._count_pages)
             self._migrate(connection)
         except BaseException:
             connection.close()
             raise
-        self._watch = FileWatch(self.directory, (DATABASE, WAL, SHM, MARKER))
         return connection
 
     def _count_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -197,7 +197,7 @@ class SqliteHome:
         return apsw.SQLITE_OK
 
     def _check_content(self, connection: apsw.Connection, key_check: bytes) -> None:
-        """What only SQLite can tell, and whether it opened just the files that were checked."""
+        """What only SQLite can tell."""
         path = self.directory.path / DATABASE
         try:
             with connection:  # one view for all of it
@@ -214,9 +214,13 @@ class SqliteHome:
         room = sum(self.directory.size(name) for name in (DATABASE, WAL))
         if room < pages * connection.pragma("page_size"):
             raise unsafe(path, "it is truncated", _RESTORE)
+
+    def _check_held(self) -> None:
+        """Whether SQLite opened just the files that were checked; from here on the watch tells."""
+        self._watch = FileWatch(self.directory, (DATABASE, WAL, SHM, MARKER))
         held = held_files()
-        for name, count in ((DATABASE, 2), (WAL, 1), (SHM, 1)):
-            identity = self.directory.identity(name)
+        for name, count in ((DATABASE, 2), (WAL, 1), (SHM, 1)):  # the database by us, too: that one was checked
+            identity = self._watch.files[name]
             if identity is None or held[identity] < count:
                 raise unsafe(self.directory.path / name, "it was replaced while it was being opened", _RESTORE)
 

@@ -12,15 +12,18 @@ import socket
 import stat
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 from tidegate_server.core.pins import PinCodec
 from tidegate_server.errors import StoreUnavailable, UnsafeState
+from tidegate_server.stores import sqlite_home
 from tidegate_server.stores.marker import MARKER
-from tidegate_server.stores.owned_files import OwnedDirectory
+from tidegate_server.stores.owned_files import OwnedDirectory, held_files
 from tidegate_server.stores.sqlite_home import DATABASE, SHM, WAL
 from tidegate_server.stores.sqlite_pins import DIRECTORY, SqlitePinStore
 
@@ -406,6 +409,28 @@ async def test_a_file_replaced_while_running_ends_the_service(stopped: Path, nam
     await store.close()
 
 
+@pytest.mark.parametrize("name", [DATABASE, WAL, SHM])
+async def test_a_file_replaced_between_the_check_and_the_opening_is_noticed(
+    killed: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, original = home(killed) / name, sqlite_home._check_version
+
+    def at_the_last_moment(*arguments: Any) -> None:
+        # Called for the first page, before SQLite opens anything, and again after it opened everything.
+        if name == DATABASE or sqlite_has(path):
+            aside = path.with_name("aside")
+            path.rename(aside)
+            shutil.copy2(aside, path)
+        original(*arguments)
+
+    def sqlite_has(path: Path) -> bool:
+        return held_files()[path.stat().st_dev, path.stat().st_ino] > 0
+
+    monkeypatch.setattr(sqlite_home, "_check_version", at_the_last_moment)
+    with pytest.raises(UnsafeState, match="replaced while it was being opened"):
+        await open_pins(killed)
+
+
 async def test_a_forked_child_can_neither_read_nor_write_nor_close(stopped: Path) -> None:
     store = await open_pins(stopped)
     await store.create(make_pin("before"))
@@ -421,7 +446,9 @@ async def test_a_forked_child_can_neither_read_nor_write_nor_close(stopped: Path
         return 0
 
     coroutine = in_child()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that this is unwise is what the test is about
+        child = os.fork()
     if child == 0:
         try:
             coroutine.send(None)
