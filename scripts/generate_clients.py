@@ -1,7 +1,8 @@
-"""Generate the Go and TypeScript messages from proto/. `--check` changes nothing and exits 1 when they are out of date.
+"""Generate the Go and TypeScript messages from proto/: `python -m scripts.generate_clients`.
 
-Needs `go` and `npm` on the PATH. The generators are pinned where each language pins its tools: `clients/go/tools/go.mod`
-and `clients/node/package-lock.json`; protoc comes from this project's own environment.
+`--check` changes nothing and exits 1 when they are out of date. Needs `go` and `npm` on the PATH. The generators are
+pinned where each language pins its tools, `clients/go/tools/go.mod` and `clients/node/package-lock.json`; protoc comes
+from this project's own environment.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from generate import PROTO, ROOT, files
+from scripts.generate import PROTO, ROOT, files
 
 GO = ROOT / "clients/go"
 NODE = ROOT / "clients/node"
@@ -66,7 +67,9 @@ def main() -> None:
             if not check:
                 _write(target, made, kept)
     if check and stale:
-        sys.exit("\n".join(["out of date; run scripts/generate_clients.py:", *(f"  {name}" for name in stale)]))
+        sys.exit(
+            "\n".join(["out of date; run `python -m scripts.generate_clients`:", *(f"  {name}" for name in stale)])
+        )
     print(*stale, sep="\n", end="\n" if stale else "")
 
 

@@ -29,7 +29,7 @@ func (c *Client) Admit(ctx context.Context, request *tidegatev1.AdmitRequest) (*
 	defer cancel()
 	response, err := c.Admission.Admit(ctx, request)
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, ErrorOf(err)
 	}
 	admission := &Admission{Response: response, flaw: flawOf(request, response)}
 	if grant := response.GetHop(); grant != nil && admission.MayForward() {

@@ -1,6 +1,7 @@
 package tidegate
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -64,8 +65,12 @@ type HopRefused struct {
 
 func (r *HopRefused) Error() string { return "tidegate: hop refused: " + sentence(r.Refusal) }
 
-// errorOf turns gRPC's own error into an [Error], with all that its details say.
-func errorOf(err error) *Error {
+// ErrorOf turns the error of a generated stub into an [Error], with all that its details say.
+func ErrorOf(err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
 	s := status.Convert(err)
 	if code := status.FromContextError(err).Code(); s.Code() == codes.Unknown && code != codes.Unknown {
 		s = status.FromContextError(err)

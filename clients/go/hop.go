@@ -28,7 +28,7 @@ func (c *Client) EnterHop(ctx context.Context, request *tidegatev1.EnterHopReque
 	defer cancel()
 	response, err := c.Flow.EnterHop(ctx, request)
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, ErrorOf(err)
 	}
 	grant := response.GetGrant()
 	if response.GetVerdict() != tidegatev1.Verdict_VERDICT_ADMITTED || grant.GetHopId() == "" {
@@ -57,7 +57,7 @@ func (h *Hop) RecordTokens(ctx context.Context, tokens int64) (*tidegatev1.Recor
 		Traceparent: h.Grant.GetTraceparent(), Tracestate: h.Grant.GetTracestate(), HopId: h.Grant.GetHopId(), Tokens: tokens,
 	})
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, ErrorOf(err)
 	}
 	return response, nil
 }
@@ -72,7 +72,7 @@ func (h *Hop) Exit(ctx context.Context, tokens int64, success bool) (*tidegatev1
 		Tokens: tokens, Success: success,
 	})
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, ErrorOf(err)
 	}
 	return response, nil
 }

@@ -32,9 +32,8 @@ func (d Decision) WriteError(w http.ResponseWriter) {
 
 // HTTPAnswer is the answer to a request that must not be forwarded.
 func (d Decision) HTTPAnswer() HTTPAnswer {
-	var e *Error
-	if errors.As(d.err, &e) {
-		return answerToError(e)
+	if d.err != nil {
+		return answerToError(ErrorOf(d.err))
 	}
 	if refusal := d.Refusal(); refusal != nil {
 		return answerToRefusal(refusal)
@@ -48,11 +47,7 @@ func HTTPAnswerTo(err error) HTTPAnswer {
 	if errors.As(err, &refused) {
 		return answerToRefusal(refused.Refusal)
 	}
-	var e *Error
-	if !errors.As(err, &e) {
-		e = &Error{Code: codes.Unknown}
-	}
-	return answerToError(e)
+	return answerToError(ErrorOf(err))
 }
 
 // Write sends the answer.

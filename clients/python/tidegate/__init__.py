@@ -28,6 +28,7 @@ from tidegate.errors import (
     Unimplemented,
 )
 from tidegate.feed import Feed
+from tidegate.http import HttpAnswer, TraceContext, http_answer, inject_trace, trace_from_headers
 from tidegate.requests import admit_request
 from tidegate.results import Admission, AdmitOptions, PinAnswer, may_forward
 from tidegate.retry import NO_RETRY, RetryPolicy
@@ -44,6 +45,7 @@ __all__ = [
     "DeadlineExceeded",
     "Feed",
     "FieldViolation",
+    "HttpAnswer",
     "InvalidArgument",
     "NotFound",
     "PermissionDenied",
@@ -53,10 +55,14 @@ __all__ = [
     "TidegateError",
     "Tls",
     "TokenFile",
+    "TraceContext",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "admit_request",
     "find_local_token",
+    "http_answer",
+    "inject_trace",
     "may_forward",
+    "trace_from_headers",
 ]

@@ -159,7 +159,8 @@ class AsyncClient:
         An error stands in `Admission.error`, and `may_forward` is False: the one call of a gateway that fails closed.
         """
         try:
-            return await self.admit(model, worker_id, request_bytes, timeout=timeout, **options)
+            admission = await self.admit(model, worker_id, request_bytes, timeout=timeout, **options)
+            return requests.permitted(admission, options)
         except TidegateError as error:
             return requests.failed(error)
         except CredentialError as error:

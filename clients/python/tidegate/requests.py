@@ -37,6 +37,26 @@ def failed(error: TidegateError) -> Admission:
     return Admission(admission_pb2.AdmitResponse(), error)
 
 
+def permitted(admission: Admission, options: AdmitOptions) -> Admission:
+    """Return the admission, or, where its ADMITTED cannot be acted on, the error that stands in its place.
+
+    A dry run stored nothing, so nothing may go out on it; an answer must say where the work goes, and hold the hop that
+    was asked for, or the flow guard was never asked.
+    """
+    if not admission.may_forward:
+        return admission
+    response = admission.response
+    if options.get("dry_run"):
+        flaw = "a dry run is no permission to forward"
+    elif not (response.binding.provider and response.binding.model):
+        flaw = "the answer does not say where to forward"
+    elif options.get("hop") is not None and not response.hop.hop_id:
+        flaw = "the answer does not hold the hop that was asked for"
+    else:
+        return admission
+    return Admission(response, TidegateError(flaw, code=grpc.StatusCode.FAILED_PRECONDITION))
+
+
 def pin_request(
     model: str, worker_id: str, mode: types_pb2.PinMode.ValueType, tenant: str, reasoning_effort: str = ""
 ) -> admission_pb2.PinRequest:

@@ -638,7 +638,8 @@ func (*DeregisterAgentResponse) Descriptor() ([]byte, []int) {
 // Asks for agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For whom: only the agents that this caller may see. Empty: only those that all may see.
+	// For whom: only the agents that this caller may see. Empty: only those that all may see; for an identity with the
+	// role operator or viewer, every agent of the namespace.
 	Caller string `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
 	// At most so many on a page. 0: 100. More than 1 000 gives 1 000. Negative: INVALID_ARGUMENT.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1379,9 +1380,9 @@ func (x *GetStatsResponse) GetRows() []*StatsRow {
 // Figures of one thing.
 type StatsRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `selection`, `admission` or `flow`.
+	// `admission`, `flow`, `selection`, `selection_stage` or `selection_call` (what the picking itself used and cost).
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// An agent, a route or a limit.
+	// A route or model, a limit, an agent, a stage or a language model.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// The figures by name; counts, and latencies in seconds.
 	Figures       map[string]float64 `protobuf:"bytes,3,rep,name=figures,proto3" json:"figures,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
@@ -1449,7 +1450,7 @@ type ListDecisionsRequest struct {
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only of this session.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Only of this route or model.
+	// Only about this route, model or agent.
 	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
 	// Only `admission`, `hop` or `selection`.
 	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1597,9 +1598,9 @@ type DecisionRecord struct {
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The route, the agent or the flow that it was about. Worker ids stand in the log only as keyed hashes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// The verdict, or the agent that was chosen.
+	// The verdict; of a selection SELECTED or FALLBACK.
 	Outcome string `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// The refusal's reason, or the cause of a fallback. Empty: neither.
+	// The refusal's reason, or the stages that fell forward with their causes. Empty: neither.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// All that the decision read, as JSON: enough to compute it again.
 	DetailJson    string `protobuf:"bytes,7,opt,name=detail_json,json=detailJson,proto3" json:"detail_json,omitempty"`

@@ -262,7 +262,8 @@ export const DeregisterAgentResponseSchema: GenMessage<DeregisterAgentResponse> 
  */
 export type ListAgentsRequest = Message<"tidegate.v1.ListAgentsRequest"> & {
   /**
-   * For whom: only the agents that this caller may see. Empty: only those that all may see.
+   * For whom: only the agents that this caller may see. Empty: only those that all may see; for an identity with the
+   * role operator or viewer, every agent of the namespace.
    *
    * @generated from field: string caller = 1;
    */
@@ -663,14 +664,14 @@ export const GetStatsResponseSchema: GenMessage<GetStatsResponse> = /*@__PURE__*
  */
 export type StatsRow = Message<"tidegate.v1.StatsRow"> & {
   /**
-   * `selection`, `admission` or `flow`.
+   * `admission`, `flow`, `selection`, `selection_stage` or `selection_call` (what the picking itself used and cost).
    *
    * @generated from field: string group = 1;
    */
   group: string;
 
   /**
-   * An agent, a route or a limit.
+   * A route or model, a limit, an agent, a stage or a language model.
    *
    * @generated from field: string key = 2;
    */
@@ -719,7 +720,7 @@ export type ListDecisionsRequest = Message<"tidegate.v1.ListDecisionsRequest"> &
   sessionId: string;
 
   /**
-   * Only of this route or model.
+   * Only about this route, model or agent.
    *
    * @generated from field: string model = 4;
    */
@@ -810,14 +811,14 @@ export type DecisionRecord = Message<"tidegate.v1.DecisionRecord"> & {
   subject: string;
 
   /**
-   * The verdict, or the agent that was chosen.
+   * The verdict; of a selection SELECTED or FALLBACK.
    *
    * @generated from field: string outcome = 5;
    */
   outcome: string;
 
   /**
-   * The refusal's reason, or the cause of a fallback. Empty: neither.
+   * The refusal's reason, or the stages that fell forward with their causes. Empty: neither.
    *
    * @generated from field: string reason = 6;
    */
