@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from tidegate_server.core.decision_record import HOP, DecisionRecord
 from tidegate_server.core.flow.ancestry import Keyring, sign, verify
 from tidegate_server.core.flow.model import (
+    MAX_TIMEOUT,
     Entered,
     Exited,
     FlowAsk,
@@ -128,7 +129,7 @@ class FlowGuard:
             request.target_agent,
             self._new_hop_id(),
             limits.bounded(),
-            self._settings().state_ttl,
+            min(self._settings().state_ttl, MAX_TIMEOUT),
             request.request_id,
             request.reserve_tokens,
         )
