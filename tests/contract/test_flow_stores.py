@@ -28,6 +28,7 @@ from tests.contract.flow_store_contract import (
     flow_of,
     reason,
 )
+from tests.support.shared_stores import ValkeyFlowBackend
 
 
 class MemoryBackend:
@@ -178,6 +179,10 @@ class TestSqlite(FlowStoreContract):
 
 class TestGuarded(FlowStoreContract):
     backend = GuardedBackend
+
+
+class TestValkey(FlowStoreContract):
+    backend = ValkeyFlowBackend
 
 
 _CHILD = """

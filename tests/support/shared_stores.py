@@ -1,11 +1,16 @@
 """The shared mode's stores on the test servers, each in an empty place of its own: for the contract suites."""
 
+import time
 from pathlib import Path
+from typing import ClassVar
 
+from tidegate_server.core.model import Nanos
 from tidegate_server.core.pins import PinCodec
-from tidegate_server.ports import PinStore
+from tidegate_server.ports import FlowStore, PinStore
 from tidegate_server.stores.postgres.database import GuardedDatabase, open_database
 from tidegate_server.stores.postgres.pins import PostgresPinStore
+from tidegate_server.stores.valkey.flows import FLOWS, ValkeyFlowStore
+from tidegate_server.stores.valkey.link import Link
 from tidegate_server.wiring.clock import SystemClock
 
 from tests.support import servers
@@ -57,3 +62,33 @@ class PostgresPinBackend:
             "SELECT pin_id, who, at, why FROM tidegate_pin_audit ORDER BY line", self._database
         )
         return [(pin_id, who, at, why) for pin_id, who, at, why in lines]  # type: ignore[misc]  # as the table has them
+
+
+class OwningFlows(ValkeyFlowStore):
+    """The store and its link, closed together."""
+
+    async def close(self) -> None:
+        await super().close()
+        await self._link.close()
+
+
+class ValkeyFlowBackend:
+    """The shared server, emptied. Time passes only when it is told to."""
+
+    durable: ClassVar[bool] = True
+
+    def __init__(self, directory: Path) -> None:
+        del directory
+        self._server = servers.valkey()
+        with self._server.client() as client:
+            client.flushall()
+        self._now = time.time_ns()
+
+    async def open(self) -> FlowStore:
+        clock = SystemClock()
+        link = Link(self._server.url(), [FLOWS], clock)
+        await link.open()
+        return OwningFlows(link, self._server.url(), clock, now=lambda: self._now)
+
+    async def advance(self, length: Nanos) -> None:
+        self._now += length
