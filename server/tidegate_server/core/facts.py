@@ -1,7 +1,7 @@
 """The newest fact per key, arranged for the decision (§3.4, §3.6, §3.7 of the contract).
 
-A `FactTable` holds plain data and follows rules; it reads no clock and talks to nobody. What it holds does not depend
-on the order in which facts arrived.
+A `FactTable` holds plain data and follows rules; it reads no clock and talks to nobody. The order in which facts arrive
+does not change what it holds: the newest counts, and what AVAILABLE cleared stays cleared.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -115,6 +115,16 @@ class FactTable:
         self._touched.add(fact.key[:2])
         return ObservationResult.ACCEPTED
 
+    def replace(self, fact: Fact) -> None:
+        """Store `fact` whatever is known: for the copy of a table that the rules were applied to already."""
+        self._facts.setdefault(fact.key[:2], {})[fact.key] = fact
+        self._touched.add(fact.key[:2])
+
+    def discard(self, key: FactKey) -> None:
+        """Take the fact of this key away, if there is one: for a copy, too."""
+        self._facts.get(key[:2], {}).pop(key, None)
+        self._touched.add(key[:2])
+
     def remove(self, doomed: Callable[[Fact], bool]) -> frozenset[str]:
         """Take away the facts that `doomed` names; return the providers touched."""
         gone = [fact.key for facts in self._facts.values() for fact in facts.values() if doomed(fact)]
@@ -128,10 +138,10 @@ class FactTable:
         return self.remove(lambda fact: isinstance(fact.value, Quota | Balance) and is_forgotten(fact, now))
 
     def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        """Remove BLOCKED rows (NONE: of every kind) of exactly that provider and model; return how many."""
+        """Remove rows that may block (NONE: of every kind) of exactly that provider and model; return how many."""
         before = len(self)
         kinds = frozenset(Blocker) if blocker is Blocker.NONE else {blocker}
-        self.remove(lambda fact: fact.key[:2] == (provider, model) and _blocked_by(fact) in kinds)
+        self.remove(lambda fact: fact.key[:2] == (provider, model) and _kind_of_row(fact) in kinds)
         return before - len(self)
 
     def relimit(self, limits: FreshnessLimits) -> None:
@@ -162,7 +172,7 @@ def group_facts(facts: Iterable[Fact]) -> FactGroup:
         health=next((f for f in ordered if isinstance(f.value, Health)), None),
         quotas=tuple(f for f in ordered if isinstance(f.value, Quota)),
         balances=tuple(tuple(currencies) for currencies in scopes.values()),
-        rows=tuple(f for f in ordered if _may_block(f)),
+        rows=tuple(f for f in ordered if _kind_of_row(f) is not None),
         available=next((f for f in ordered if _is_available(f)), None),
         all=ordered,
     )
@@ -176,10 +186,12 @@ def group_all(facts: Iterable[Fact]) -> Mapping[tuple[str, str], FactGroup]:
     return table.groups
 
 
-def _blocked_by(fact: Fact) -> Blocker | None:
-    """The kind of a BLOCKED row; None for every other fact."""
+def _kind_of_row(fact: Fact) -> Blocker | None:
+    """The kind of a row that may keep a candidate from being used: BLOCKED, or of no known state. None: no such row."""
     value = fact.value
-    return value.blocker if isinstance(value, Availability) and value.state is AvailabilityState.BLOCKED else None
+    if not isinstance(value, Availability) or value.state is AvailabilityState.AVAILABLE:
+        return None
+    return value.blocker or None
 
 
 def _is_available(fact: Fact) -> bool:
@@ -190,16 +202,9 @@ def _is_available(fact: Fact) -> bool:
     )
 
 
-def _may_block(fact: Fact) -> bool:
-    """A BLOCKED row, or one of a kind whose state is not known; AVAILABLE with a blocker has cleared its own key."""
-    if not isinstance(fact.value, Availability) or fact.value.blocker is Blocker.NONE:
-        return False
-    return fact.value.state is not AvailabilityState.AVAILABLE
-
-
 def _clears(available: Fact, row: Fact) -> bool:
     """Whether AVAILABLE without a blocker lifts this row: it is older, and of a kind that a success disproves."""
-    return _is_available(available) and _blocked_by(row) in CLEARED_BY_AVAILABLE and is_newer(available, row)
+    return _is_available(available) and _kind_of_row(row) in CLEARED_BY_AVAILABLE and is_newer(available, row)
 
 
 def _captured_at(fact: Fact, captured: Instant) -> Fact:

@@ -74,11 +74,7 @@ def _receive(
     provider = providers.get(item.provider)
     if provider is None:
         raise _RefusedItem(f'provider: "{item.provider}" is not configured')
-    value, model = _model_scope(checked_value(item.value), item.model)
-    if model:
-        if model not in provider.models:
-            raise _RefusedItem(f'model: "{model}" is not a model of {item.provider}')
-        model = provider.models[model]
+    value, model = _model_scope(checked_value(item.value), _model(item.model, item.provider, provider), item, provider)
     if item.ttl is not None and item.ttl <= 0:
         raise _RefusedItem("ttl: must be positive")
     captured = receipt.monotonic - age_at_receipt(item, receipt.wall)
@@ -120,12 +116,19 @@ def plausible_end(end_time: WallTime | None, wall: WallTime) -> WallTime | None:
     return max(end_time, 0)
 
 
-def _model_scope(value: Value, model: str) -> tuple[Value, str]:
+def _model(name: str, provider: str, known: KnownProvider) -> str:
+    """The configured model that the engine or the vendor calls so; "" is the account."""
+    if name and name not in known.models:
+        raise _RefusedItem(f'model: "{name}" is not a model of {provider}')
+    return known.models[name] if name else ""
+
+
+def _model_scope(value: Value, model: str, item: Observation, known: KnownProvider) -> tuple[Value, str]:
     """`scope: model:X` becomes the model."""
     if not isinstance(value, Quota | Balance) or not value.scope.startswith(MODEL_SCOPE):
         return value, model
-    named = value.scope.removeprefix(MODEL_SCOPE)
-    if model not in ("", named):
+    named = _model(value.scope.removeprefix(MODEL_SCOPE), item.provider, known)
+    if not named or model not in ("", named):
         raise _RefusedItem(f'scope: "{value.scope}" names another model than the observation')
     return value._replace(scope=""), named
 
