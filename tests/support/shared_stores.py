@@ -4,11 +4,13 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from tidegate_server.core.model import Nanos
+from tidegate_server.core.model import Instant, Nanos
 from tidegate_server.core.pins import PinCodec
-from tidegate_server.ports import FlowStore, PinStore
+from tidegate_server.core.policy import FreshnessLimits
+from tidegate_server.ports import FactStore, FlowStore, PinStore
 from tidegate_server.stores.postgres.database import GuardedDatabase, open_database
 from tidegate_server.stores.postgres.pins import PostgresPinStore
+from tidegate_server.stores.valkey.facts import FACTS, ValkeyFactStore
 from tidegate_server.stores.valkey.flows import FLOWS, ValkeyFlowStore
 from tidegate_server.stores.valkey.link import Link
 from tidegate_server.wiring.clock import SystemClock
@@ -92,3 +94,37 @@ class ValkeyFlowBackend:
 
     async def advance(self, length: Nanos) -> None:
         self._now += length
+
+
+async def open_facts(url: str) -> ValkeyFactStore:
+    """A replica's copy of the facts of that server, with a link of its own."""
+    clock = SystemClock()
+    link = Link(url, [FACTS], clock)
+    await link.open()
+    return await ValkeyFactStore.open(link, url, clock, FreshnessLimits())
+
+
+async def close_facts(store: FactStore) -> None:
+    """Close the copy and its link."""
+    assert isinstance(store, ValkeyFactStore)
+    await store.close()
+    await store._link.close()
+
+
+class ValkeyFactBackend:
+    """The shared server, emptied."""
+
+    def __init__(self, directory: Path) -> None:
+        del directory
+        self._server = servers.valkey()
+        with self._server.client() as client:
+            client.flushall()
+
+    async def open(self) -> FactStore:
+        return await open_facts(self._server.url())
+
+    async def close(self, store: FactStore) -> None:
+        await close_facts(store)
+
+    def now(self) -> Instant:
+        return SystemClock().monotonic()

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidegate_server.core.facts import FactGroup, FactTable
 from tidegate_server.core.model import SECOND, Blocker, Fact, Nanos, ObservationResult
-from tidegate_server.core.observations import MODEL_SCOPE
 from tidegate_server.core.policy import FreshnessLimits
 from tidegate_server.ports import Clock, FactFilter
+from tidegate_server.stores.retraction import is_retracted
 
 SWEEP_EVERY: Nanos = 60 * SECOND
 """How often forgotten facts are looked for. The decision does not depend on it: it knows a forgotten fact by itself."""
@@ -68,17 +68,3 @@ class MemoryFactStore:
     def _tell(self, providers: frozenset[str]) -> None:
         for changed in tuple(self._subscribers):
             changed(providers)
-
-
-def is_retracted(fact: Fact, which: FactFilter) -> bool:
-    """Whether a retraction means this fact: only its own collector's, and only what the filter names (§3.7)."""
-    key = fact.key
-    if (fact.identity, fact.collector) != (which.identity, which.collector):
-        return False
-    if which.providers and key.provider not in which.providers:
-        return False
-    if which.window and (key.kind != "quota" or key.part != which.window):
-        return False
-    if which.scope.startswith(MODEL_SCOPE):
-        return key.model == which.scope.removeprefix(MODEL_SCOPE)
-    return not which.scope or key.scope == which.scope
