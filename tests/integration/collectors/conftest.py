@@ -150,6 +150,11 @@ class World:
         """Return what the server knows now."""
         return [MessageToDict(fact) for fact in (await self.client.capacity()).facts]
 
+    def readings(self) -> int:
+        """Return how many readings all collectors have made."""
+        samples = [sample for family in self.service.meters.registry.collect() for sample in family.samples]
+        return int(sum(each.value for each in samples if each.name == "tidegate_collector_readings_total"))
+
     async def wait(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Let sockets do their work until what the server knows meets a condition; no simulated time passes."""
         for _ in range(TURNS):
@@ -159,11 +164,11 @@ class World:
             await asyncio.sleep(0.005)
         raise AssertionError(f"never met; the server knows {await self.facts()}")
 
-    async def advance(self, seconds: float) -> None:
+    async def advance(self, seconds: float, *, step: float | None = None) -> None:
         """Let simulated time pass, in steps between which sockets get their turn."""
-        left = seconds
+        left, most = seconds, step or max(1.0, seconds / 100)
         while left > 0:
-            step = min(left, max(1.0, seconds / 100))
+            step = min(left, most)
             await self.clock.advance(int(step * SECOND))
             await asyncio.sleep(0.005)
             left -= step
