@@ -9,9 +9,11 @@ from tidegate_server.core.selection.model import Turn
 from tidegate_server.errors import StoreUnavailable, UnsafeState
 from tidegate_server.ports import AgentStore
 from tidegate_server.stores.memory_agents import MemoryAgentStore
+from tidegate_server.stores.postgres.agents import PostgresAgentStore
 from tidegate_server.stores.sqlite_agents import SqliteAgentStore
 
 from tests.contract.agent_store_contract import BILLING, AgentStoreContract
+from tests.support.shared_stores import shared_database
 
 
 class TestMemory(AgentStoreContract):
@@ -73,3 +75,10 @@ class TestSqlite(AgentStoreContract):
         await store.append_turn("default", "s", Turn("user", "x"), keep=1, when=1)
         assert store.healthy()
         await store.close()
+
+
+class TestPostgres(AgentStoreContract):
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[AgentStore]:
+        async with shared_database() as database:
+            yield PostgresAgentStore(database)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from tidegate_server.ports import DecisionFilter, DecisionStore
 from tidegate_server.stores.memory_decisions import MemoryDecisionStore
+from tidegate_server.stores.postgres.decisions import PostgresDecisionStore
 from tidegate_server.stores.sqlite_decisions import SqliteDecisionStore
 
 from tests.contract.decision_log_contract import DAY, DecisionStoreContract, record
+from tests.support.shared_stores import shared_database
 
 
 class TestMemory(DecisionStoreContract):
@@ -40,3 +42,18 @@ class TestSqlite(DecisionStoreContract):
         await store.write([record(i, decide_time=i) for i in range(12_000)])
         assert await store.purge(DAY) == 12_000
         await store.close()
+
+
+class TestPostgres(DecisionStoreContract):
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[DecisionStore]:
+        async with shared_database() as database:
+            yield PostgresDecisionStore(database)
+
+    async def test_a_large_purge_goes_in_chunks(self, store: DecisionStore) -> None:
+        await store.write([record(i, decide_time=i) for i in range(12_000)])
+        assert await store.purge(DAY) == 12_000
+
+    async def test_a_character_that_postgresql_lacks_does_not_lose_the_record(self, store: DecisionStore) -> None:
+        await store.write([record(1, subject="a\0b")])
+        assert (await store.list(DecisionFilter("default"), before=0, limit=1)).records[0].subject == "a\ufffdb"

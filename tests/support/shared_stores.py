@@ -1,6 +1,8 @@
 """The shared mode's stores on the test servers, each in an empty place of its own: for the contract suites."""
 
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +25,15 @@ KEY = bytes(range(100, 164))
 async def open_durable(dsn: str, key: bytes = KEY, *, size: int = 4) -> GuardedDatabase:
     """That database, under the tests' key."""
     return await open_database(dsn, PinCodec(key).check_value, SystemClock(), size=size)
+
+
+@contextlib.asynccontextmanager
+async def shared_database() -> AsyncIterator[GuardedDatabase]:
+    """An empty database on the shared server."""
+    server = servers.postgres()
+    database = await open_durable(server.dsn(server.migrated_database()))
+    yield database
+    await database.close()
 
 
 class OwningPins(PostgresPinStore):

@@ -1,6 +1,5 @@
 """Agents, sessions and embeddings in SQLite: the embedded mode's store."""
 
-import json
 import sqlite3
 from array import array
 from collections.abc import Mapping, Sequence
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from tidegate_server.core.model import WallTime
-from tidegate_server.core.selection.model import Agent, Turn, Vector
+from tidegate_server.core.selection.model import Turn, Vector
 from tidegate_server.ports import AgentEntry
+from tidegate_server.stores.agent_documents import agent_document, read_agent_document
 from tidegate_server.stores.sqlite_database import SqliteDatabase
 
 _LOOKUP_CHUNK = 500
@@ -35,13 +35,13 @@ class SqliteAgentStore:
         """All entries of this exact name."""
         sql = "SELECT document FROM agents WHERE namespace = ? AND name = ? ORDER BY agent_id"
         rows = await self._database.do(lambda connection: connection.execute(sql, (namespace, name)).fetchall())
-        return [_entry(document) for (document,) in rows]
+        return [read_agent_document(document) for (document,) in rows]
 
     async def entries(self, namespace: str, *, after: str, limit: int) -> Sequence[AgentEntry]:
         """A page of the entries."""
         sql = "SELECT document FROM agents WHERE namespace = ? AND agent_id > ? ORDER BY agent_id LIMIT ?"
         rows = await self._database.do(lambda connection: connection.execute(sql, (namespace, after, limit)).fetchall())
-        return [_entry(document) for (document,) in rows]
+        return [read_agent_document(document) for (document,) in rows]
 
     async def put(self, namespace: str, entry: AgentEntry, *, replaces: AgentEntry | None) -> bool:
         """Store `entry` in the place of `replaces`."""
@@ -50,7 +50,7 @@ class SqliteAgentStore:
             agent = entry.agent
             if _get(connection, namespace, agent.agent_id) != replaces:
                 return False
-            row = (namespace, agent.agent_id, agent.name, _document(entry))
+            row = (namespace, agent.agent_id, agent.name, agent_document(entry))
             connection.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?)", row)
             return True
 
@@ -139,15 +139,4 @@ class SqliteAgentStore:
 def _get(connection: sqlite3.Connection, namespace: str, agent_id: str) -> AgentEntry | None:
     sql = "SELECT document FROM agents WHERE namespace = ? AND agent_id = ?"
     row = connection.execute(sql, (namespace, agent_id)).fetchone()
-    return None if row is None else _entry(row[0])
-
-
-def _document(entry: AgentEntry) -> str:
-    return json.dumps({"registrar": entry.registrar, "agent": entry.agent._asdict()}, ensure_ascii=False)
-
-
-def _entry(document: str) -> AgentEntry:
-    data = json.loads(document)
-    agent = data["agent"]
-    lists = {field: tuple(agent[field]) for field in ("skills", "tags", "visible_to")}
-    return AgentEntry(Agent(**{**agent, **lists}), data["registrar"])
+    return None if row is None else read_agent_document(row[0])

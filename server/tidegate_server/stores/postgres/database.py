@@ -245,6 +245,11 @@ def _told(error: BaseException) -> str:
     return "it cannot be reached"
 
 
+def _is_outage(error: BaseException | None) -> bool:
+    """Whether the server is the matter, and not one statement: a record that it refuses must not cost the others."""
+    return not isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError)
+
+
 class GuardedDatabase:
     """Any Database behind a breaker: in an outage calls fail at once, and a beat finds out when it is over."""
 
@@ -265,8 +270,11 @@ class GuardedDatabase:
         except UnsafeState as error:
             self._breaker.failed()
             raise StoreUnavailable(store) from error
-        except StoreUnavailable:
-            self._breaker.failed()
+        except StoreUnavailable as error:
+            if _is_outage(error.__cause__):
+                self._breaker.failed()
+            else:
+                self._breaker.worked()
             raise
         self._breaker.worked()
         return rows

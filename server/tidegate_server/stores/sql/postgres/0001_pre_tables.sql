@@ -52,13 +52,12 @@ CREATE TABLE tidegate_session (
 
 CREATE INDEX tidegate_session_by_age ON tidegate_session (at);
 
+-- `document` is the turn as JSON text, which holds every character; a text column refuses NUL.
 CREATE TABLE tidegate_turn (
     namespace text   COLLATE "C" NOT NULL,
     session   text   COLLATE "C" NOT NULL,
     position  bigint NOT NULL,
-    role      text   NOT NULL,
-    content   text   NOT NULL,
-    agent_id  text   NOT NULL,
+    document  text   NOT NULL,
     PRIMARY KEY (namespace, session, position),
     FOREIGN KEY (namespace, session) REFERENCES tidegate_session ON DELETE CASCADE
 );
