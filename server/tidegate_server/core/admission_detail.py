@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tidegate_server.core.decide import Decision, decide
-from tidegate_server.core.facts import group_facts
+from tidegate_server.core.facts import NO_FACTS, group_facts
 from tidegate_server.core.model import (
     NEVER,
     Availability,
@@ -68,7 +68,7 @@ def admission_detail(
         "request": _request_data(request),
         "pin": None if pin is None else _pin_data(pin),
         "flow": None if flow is None else _refusal_data(flow),
-        "facts": [_fact_data(fact, now) for fact in _facts_read(decision)],
+        "facts": [_fact_data(fact, now) for fact in _facts_known(route, decision)],
         "decision": _decision_data(decision),
     }
 
@@ -102,7 +102,7 @@ class DetailWriter:
             "decision": _decision_data(decision),
         }
         now = decision.now
-        facts = ", ".join(self._fact(fact, now) for fact in _facts_read(decision))
+        facts = ", ".join(self._fact(fact, now) for fact in _facts_known(route, decision))
         return f'{{"now": {now}, "route": {self._route(route)}, "facts": [{facts}], {json.dumps(rest)[1:]}'
 
     def _route(self, route: Route) -> str:
@@ -145,9 +145,10 @@ def recompute(detail: Mapping[str, Any]) -> Decision:
     return decide(*admission_inputs(detail))
 
 
-def _facts_read(decision: Decision) -> Iterable[Fact]:
-    """The facts of every candidate that the decision looked at, each once, as they were then."""
-    return {fact.key: fact for evaluation in decision.evaluations for fact in evaluation.facts}.values()
+def _facts_known(route: Route, decision: Decision) -> Iterable[Fact]:
+    """The facts of all candidates of the route as they were then, those that no verdict needed, too: for `replay`."""
+    subjects = dict.fromkeys(key for c in route.candidates for key in (c.account_key, c.model_key))
+    return [fact for subject in subjects for fact in decision.groups.get(subject, NO_FACTS).all]
 
 
 def _decision_data(decision: Decision) -> Json:

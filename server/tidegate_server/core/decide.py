@@ -6,6 +6,7 @@ guard's word comes in as an argument (step 5), the pin is stored after it.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidegate_server.core import refusals
@@ -46,7 +47,8 @@ class Decision(NamedTuple):
     """The answer, and everything it rests on.
 
     `wait_for`: the providers for whose facts the contract asks a cold wait before this answer is final. `effort` is
-    what goes upstream; `effort_mapped`, whether the route's map chose it. `now` is the instant it was made at.
+    what goes upstream; `effort_mapped`, whether the route's map chose it. `now` is the instant it was made at, and
+    `groups` are the facts as they were then.
     """
 
     verdict: Verdict
@@ -59,6 +61,7 @@ class Decision(NamedTuple):
     effort: str = ""
     effort_mapped: bool = False
     now: Instant = 0
+    groups: Groups = MappingProxyType({})
 
 
 def decide(
@@ -151,6 +154,7 @@ def _decide_new(route: Route, request: Request, groups: Groups, now: Instant) ->
         evaluations=everyone,
         wait_for=_doubtful_providers(everyone),
         now=now,
+        groups=groups,
     )
 
 
@@ -171,6 +175,7 @@ def _bound(
         effort=candidate.mapped_effort or request.reasoning_effort,
         effort_mapped=bool(candidate.mapped_effort),
         now=now,
+        groups=groups,
     )
 
 
@@ -196,6 +201,7 @@ def _decide_pinned(route: Route, request: Request, pin: StoredPin, groups: Group
             evaluations=tuple(evaluations),
             wait_for=_doubtful_providers((own,)),
             now=now,
+            groups=groups,
         )
     return Decision(
         Verdict.ADMITTED,
@@ -208,6 +214,7 @@ def _decide_pinned(route: Route, request: Request, pin: StoredPin, groups: Group
         candidate.mapped_effort or request.reasoning_effort,
         bool(candidate.mapped_effort),
         now=now,
+        groups=groups,
     )
 
 
@@ -261,7 +268,9 @@ def _check_prerequisite(route: Route, groups: Groups, now: Instant, evaluations:
         name = lifted.candidate.name
         message = f"The worker is bound to a paid model, and the subscription {name} is not blocked any more."
         refusal = Refusal(R.PIN_PAID_PREREQUISITE_LIFTED, message, f"{FRESH_WORKER} on {name}", candidate=name)
-        return Decision(Verdict.REFUSED, pin_state=PinState.EXISTING, refusal=refusal, evaluations=everyone, now=now)
+        return Decision(
+            Verdict.REFUSED, pin_state=PinState.EXISTING, refusal=refusal, evaluations=everyone, now=now, groups=groups
+        )
     unconfirmed = next((e for e in everyone if not e.confirmed), None)
     if unconfirmed is None:
         return None
@@ -277,6 +286,7 @@ def _check_prerequisite(route: Route, groups: Groups, now: Instant, evaluations:
         evaluations=everyone,
         wait_for=_doubtful_providers(everyone),
         now=now,
+        groups=groups,
     )
 
 
@@ -310,4 +320,5 @@ def _refused(
         refusal=refusal,
         evaluations=evaluate_all(route, request.reasoning_effort, groups, now),
         now=now,
+        groups=groups,
     )

@@ -87,15 +87,18 @@ class FactTable:
 
     @property
     def groups(self) -> Mapping[tuple[str, str], FactGroup]:
-        """The facts arranged for the decision. A group is replaced, never changed: a decision keeps what it read."""
-        for subject in self._touched:
-            facts = self._facts.get(subject)
-            if facts:
-                self._groups[subject] = group_facts(facts.values())
-            else:
-                self._groups.pop(subject, None)
-                self._facts.pop(subject, None)
-        self._touched.clear()
+        """The facts arranged for the decision. What was handed out is never changed: a decision keeps what it read."""
+        if self._touched:
+            groups = dict(self._groups)
+            for subject in self._touched:
+                facts = self._facts.get(subject)
+                if facts:
+                    groups[subject] = group_facts(facts.values())
+                else:
+                    groups.pop(subject, None)
+                    self._facts.pop(subject, None)
+            self._touched.clear()
+            self._groups = groups
         return self._groups
 
     def put(self, fact: Fact) -> ObservationResult:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tidegate_server.core.decide import Decision, decide
 from tidegate_server.core.facts import group_all
-from tidegate_server.core.model import CorruptPin, Pin, Request, StoredPin, Verdict
+from tidegate_server.core.model import CorruptPin, Pin, Request, StoredPin, Tier, Verdict
 from tidegate_server.core.policy import Candidate, Route
 from tidegate_server.core.prove.promises import Promise, World, broken_promise
 from tidegate_server.core.prove.states import NOW, State, states_of
@@ -154,9 +154,14 @@ def _partial_efforts(route: Route) -> list[str]:
 
 
 def _pins(route: Route) -> Iterator[tuple[str, StoredPin]]:
-    """Every kind of pin that a worker of this route can have."""
+    """Every kind of pin that a worker of this route can have.
+
+    None on a paid model where the route allows none: it was bound under another policy, and says so by its fingerprint.
+    """
     yield "a corrupt pin", CorruptPin(b"pin")
     for candidate in route.candidates:
+        if candidate.tier is Tier.PAID and not route.allow_paid:
+            continue
         pin = Pin(
             b"pin",
             "default",
