@@ -159,26 +159,30 @@ def _pins(route: Route) -> Iterator[tuple[str, StoredPin]]:
     None on a paid model where the route allows none: it was bound under another policy, and says so by its fingerprint.
     """
     yield "a corrupt pin", CorruptPin(b"pin")
-    for candidate in route.candidates:
-        if candidate.tier is Tier.PAID and not route.allow_paid:
-            continue
-        pin = Pin(
-            b"pin",
-            "default",
-            route.name,
-            candidate.name,
-            candidate.provider,
-            candidate.model,
-            candidate.tier,
-            candidate.credential_source,
-            route.fingerprint,
-            candidate.binding_fingerprint,
-            0,
-        )
-        yield f"pinned to {candidate.name}", pin
-    yield f"a retired pin on {pin.candidate}", pin._replace(retired=True)
-    yield f"pinned to {pin.candidate} under another policy", pin._replace(policy_fingerprint="another")
-    yield f"pinned to {pin.candidate} as it was before", pin._replace(binding_fingerprint="another")
+    possible = [c for c in route.candidates if c.tier is not Tier.PAID or route.allow_paid]
+    for candidate in possible:
+        yield f"pinned to {candidate.name}", _pin_on(route, candidate)
+    for candidate in possible[:1]:
+        pin = _pin_on(route, candidate)
+        yield f"a retired pin on {candidate.name}", pin._replace(retired=True)
+        yield f"pinned to {candidate.name} under another policy", pin._replace(policy_fingerprint="another")
+        yield f"pinned to {candidate.name} as it was before", pin._replace(binding_fingerprint="another")
+
+
+def _pin_on(route: Route, candidate: Candidate) -> Pin:
+    return Pin(
+        b"pin",
+        "default",
+        route.name,
+        candidate.name,
+        candidate.provider,
+        candidate.model,
+        candidate.tier,
+        candidate.credential_source,
+        route.fingerprint,
+        candidate.binding_fingerprint,
+        0,
+    )
 
 
 def describe_request(request: Request) -> str:
