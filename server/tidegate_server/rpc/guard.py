@@ -15,7 +15,7 @@ from tidegate_server.core.model import Caller
 from tidegate_server.errors import NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
 from tidegate_server.rpc.access import ACCESS, Access, is_open
 from tidegate_server.rpc.status import is_expected, outcome_of, status_of
-from tidegate_server.usecases.identify import Identify
+from tidegate_server.usecases.identify import CertificateName, Identify
 
 log = logging.getLogger("tidegate.rpc")
 
@@ -44,6 +44,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self.draining = False
         self._max_calls = max_calls
         self._wrapped: dict[str, Handler] = {}
+        self._streams: set[asyncio.Task[Any]] = set()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
 
@@ -64,6 +65,11 @@ class Guard(grpc.aio.ServerInterceptor):
     async def idle(self) -> None:
         """Return when no guarded unary call runs."""
         await self._idle.wait()
+
+    def end_streams(self) -> None:
+        """End the streams that are still open, once `draining`, with a status that says why."""
+        for task in self._streams:
+            task.cancel()
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
         access = ACCESS.get(method, Access((), identity_always=True))
@@ -104,14 +110,24 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _stream(self, behavior: Any, method: str, access: Access) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
+            task = asyncio.current_task()
+            assert task is not None
+            self._streams.add(task)
             try:
                 if self.draining:
                     raise ShuttingDown
                 _CALLER.set(self._caller(context, access))
                 async for response in behavior(request, context):
                     yield response
+            except asyncio.CancelledError:
+                if not self.draining or context.cancelled():
+                    raise
+                task.uncancel()
+                await refuse(ShuttingDown(), method, context)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
+            finally:
+                self._streams.discard(task)
 
         return guarded
 
@@ -156,11 +172,17 @@ def _authorization(context: Context) -> str:
     return ""
 
 
-def _certificate_names(context: Context) -> Sequence[str]:
+def _certificate_names(context: Context) -> Sequence[CertificateName]:
     """What a client certificate says of its owner, the most specific first: SPIFFE id, DNS names, common name."""
     auth = context.auth_context()
     if not auth:
         return ()
-    uris = [uri for uri in auth.get("peer_uri", ()) if uri.startswith(b"spiffe://")]
-    names = (*auth.get("peer_spiffe_id", uris), *auth.get("peer_dns", ()), *auth.get("x509_common_name", ()))
-    return [name.decode("utf-8", "replace") for name in names]
+    ids = [uri for uri in auth.get("peer_uri", ()) if uri.startswith(b"spiffe://")]
+    names = [CertificateName("spiffe", _text(ids[0]))] if len(ids) == 1 else []  # with two it is no SPIFFE certificate
+    names += [CertificateName("dns", _text(name).lower()) for name in auth.get("peer_dns", ())]
+    names += [CertificateName("cn", _text(name)) for name in auth.get("x509_common_name", ())]
+    return names
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

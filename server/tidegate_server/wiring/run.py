@@ -33,7 +33,7 @@ RELOAD_EVERY: Nanos = SECOND
 """How soon a changed configuration file is seen."""
 
 LAST_WORDS = 0.2
-"""Seconds between the end of the last call and the end of the streams: a health Watch gets its NOT_SERVING across."""
+"""Seconds for what was said or asked last to get across: a health Watch's NOT_SERVING, a call on its way here."""
 
 
 async def serve(
@@ -106,14 +106,14 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     needs = application.add_to(server)
     certificates = Certificates(configuration.tls) if configuration.tls is not None else None
     running.addresses = listen(server, configuration.listen, certificates)
-    await application.health.start(needs)
+    application.health.start(needs)
+    if configuration.health is not None:  # before the drain in the stack, so that it says NOT_SERVING to the end
+        await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
     stack.push_async_callback(_drain, server, application, configuration.drain_grace)
     await server.start()
-    if configuration.health is not None:
-        await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
     for task in (application.health.watch(), application.tend(), running.follow()):
         stack.push_async_callback(_cancel, asyncio.create_task(task))
-    await application.health.refresh()
+    application.health.refresh()
     return running
 
 
@@ -142,17 +142,20 @@ async def _serve_health_alone(
 
 
 async def _drain(server: grpc.aio.Server, application: Application, grace: Nanos) -> None:
-    """NOT_SERVING first; then no new call, streams closed by us, calls in flight finished; then the end."""
-    await application.health.drain()
-    application.guard.draining = True
+    """NOT_SERVING first; then every new call is sent elsewhere, what runs finishes, the streams are closed.
+
+    gRPC itself stops last: it would answer the calls that wait in its queue CANCELLED, which nobody retries.
+    """
+    guard = application.guard
+    application.health.drain()
+    guard.draining = True
     application.feeds.drain()
-    stopping = asyncio.create_task(server.stop(grace / SECOND))
+    await asyncio.sleep(LAST_WORDS)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace / SECOND):
-            await application.guard.idle()
-    await asyncio.sleep(LAST_WORDS)
-    await server.stop(0)
-    await stopping
+            await guard.idle()
+    guard.end_streams()
+    await server.stop(LAST_WORDS)
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:
