@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tidegate_server.core.model import Caller
 from tidegate_server.errors import CredentialInvalid, IdentityRequired
@@ -14,12 +14,22 @@ LOCAL_CALLER = Caller("", "default", frozenset({"gateway"}), None, start_flows=T
 """Without `identities`: whoever calls from this machine."""
 
 
+class CertificateName(NamedTuple):
+    """One name that a client certificate bears: its kind, and the name in UTF-8.
+
+    The kind is part of it: who may choose a common name, must not thereby choose a SPIFFE id.
+    """
+
+    kind: Literal["spiffe", "dns", "cn"]
+    name: str
+
+
 class Identity(NamedTuple):
     """A configured identity: its caller, and what proves it. A token is known by its SHA-256 only."""
 
     caller: Caller
     token_sha256: bytes = b""
-    certificate_name: str = ""
+    certificate: CertificateName | None = None
 
 
 def local_identity(token: str) -> Identity:
@@ -34,11 +44,20 @@ class Identify:
     def __init__(self, identities: Iterable[Identity], *, open_to_local: bool) -> None:
         known = tuple(identities)
         self._tokens = tuple((i.token_sha256, i.caller) for i in known if i.token_sha256)
-        self._certificates = {i.certificate_name: i.caller for i in known if i.certificate_name}
+        self._certificates = {i.certificate: i.caller for i in known if i.certificate is not None}
         self._open_to_local = open_to_local
+        self._callers = frozenset(i.caller for i in known)
 
-    def __call__(self, authorization: str, certificate_names: Sequence[str], *, identity_needed: bool) -> Caller:
+    def knows(self, caller: Caller) -> bool:
+        """Whether that caller is still somebody, with just these rights: a stream outlives what opened it."""
+        return caller in self._callers or (self._open_to_local and caller == LOCAL_CALLER)
+
+    def __call__(
+        self, authorization: str, certificate_names: Sequence[CertificateName], *, identity_needed: bool
+    ) -> Caller:
         """The caller with this credential. `certificate_names` in the order of preference: SPIFFE id, DNS, CN.
+
+        A token says more than a certificate: a certificate may be the machine's, a token is the caller's.
 
         Raises CredentialInvalid when the credential is nobody's, IdentityRequired when there is none and it is needed.
         """
