@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,6 +20,7 @@ BUILD = ROOT / "build/gateways"
 """Where what is compiled goes."""
 GO, NODE = ROOT / "clients/go", ROOT / "clients/node"
 
+NONE: Mapping[str, str] = MappingProxyType({})
 ANSWER_SECONDS = 60.0
 BUILD_SECONDS = 900.0
 
@@ -65,10 +67,12 @@ def lower(pairs: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def started(kind: Kind, server: str, directory: Path, token: Path | None = None) -> AsyncIterator[Runner]:
+async def started(
+    kind: Kind, server: str, directory: Path, token: Path | None = None, *, variables: Mapping[str, str] = NONE
+) -> AsyncIterator[Runner]:
     """Start the runner of a client for this server; end it afterwards."""
-    environment = {**os.environ, "TIDEGATE_SERVER": server}
-    environment.pop("TIDEGATE_TOKEN_FILE", None)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    environment = {**inherited, "TIDEGATE_SERVER": server, **variables}
     if token is not None:
         environment["TIDEGATE_TOKEN_FILE"] = str(token)
     pipe = asyncio.subprocess.PIPE

@@ -1,14 +1,24 @@
 """Runs the Python client on behalf of the conformance suite: one operation a line as JSON, and what came of it."""
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
-from tidegate import AdmitOptions, Client, TidegateError, TraceContext, http_answer, inject_trace, trace_from_headers
+from tidegate import (
+    AdmitOptions,
+    Client,
+    TidegateError,
+    Tls,
+    TraceContext,
+    http_answer,
+    inject_trace,
+    trace_from_headers,
+)
 from tidegate.flow import HopRefused, agent_call
 from tidegate.v1 import admission_pb2, flow_pb2
 
@@ -118,9 +128,18 @@ def pairs(o: Json) -> list[tuple[str, str]]:
     return [(name, value) for name, value in o.get("headers") or ()]
 
 
+def tls_of(environ: Mapping[str, str]) -> Tls | None:
+    """How the connection is protected."""
+    if "TIDEGATE_CA" not in environ:
+        return None
+    named = {"ca": "TIDEGATE_CA", "certificate": "TIDEGATE_CERTIFICATE", "key": "TIDEGATE_KEY"}
+    files = {name: environ.get(variable) or None for name, variable in named.items()}
+    return Tls(**files, server_name=environ.get("TIDEGATE_SERVER_NAME", ""))
+
+
 def main() -> None:
     """Until the suite closes the pipe."""
-    with Client() as client, ExitStack() as open_hops:
+    with Client(tls=tls_of(os.environ)) as client, ExitStack() as open_hops:
         runner = Runner(client, open_hops)
         for line in sys.stdin:
             sys.stdout.write(json.dumps(runner.run(json.loads(line))) + "\n")

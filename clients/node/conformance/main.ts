@@ -23,7 +23,9 @@ interface Operation {
   success?: boolean;
 }
 
-const client = new Client();
+const { TIDEGATE_CA: ca, TIDEGATE_CERTIFICATE: certificate, TIDEGATE_KEY: key, TIDEGATE_SERVER_NAME: serverName } = process.env;
+const tls = ca && { ca, ...(certificate && key && { certificate, key }), ...(serverName && { serverName }) };
+const client = new Client(tls ? { tls } : {});
 const hops = new Map<string, Hop>();
 
 async function run(o: Operation): Promise<object> {

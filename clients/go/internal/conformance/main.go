@@ -43,7 +43,15 @@ type runner struct {
 }
 
 func main() {
-	client, err := tidegate.Dial("")
+	var options []tidegate.Option
+	if ca := os.Getenv("TIDEGATE_CA"); ca != "" {
+		tls := tidegate.TLS{
+			CAFile: ca, CertFile: os.Getenv("TIDEGATE_CERTIFICATE"), KeyFile: os.Getenv("TIDEGATE_KEY"),
+			ServerName: os.Getenv("TIDEGATE_SERVER_NAME"),
+		}
+		options = append(options, tidegate.WithTLS(tls))
+	}
+	client, err := tidegate.Dial("", options...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
