@@ -14,7 +14,7 @@ from tidegate_collectors.payload import Response
 from tidegate_collectors.times import LONGEST
 
 BACKOFF = timedelta(seconds=30)
-"""How long a limit is taken to last when the provider gives no hint (signals: "short default backoff")."""
+"""How long a limit is taken to last when the provider gives no hint."""
 SUCCESS = frozenset({Kind.AUTH_FAILED, Kind.ACCOUNT_DISABLED})
 """What a call that succeeded proves to be over (§3.6 of the contract)."""
 LIVE_SUCCESS = SUCCESS | {Kind.RATE_LIMITED}

@@ -21,7 +21,7 @@ from tidegate_collectors.vocabulary import record
 PATH = "/v1/responses"
 SILENT = 20
 """Successful responses without a fact, one after the other, after which an account is warned of: a header may have
-another name by now, or a proxy takes it away (signals: a wrong header name is silent)."""
+another name by now, or a proxy takes it away."""
 
 _log = logging.getLogger("tidegate.collector")
 

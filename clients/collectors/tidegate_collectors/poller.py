@@ -106,7 +106,7 @@ class Poller:
         try:
             reading = await self._reader.read(refresh=refresh)
         except (PollError, SecretError) as error:
-            return failure(str(error))
+            reading = failure(str(error))
         credential = self._reader.credential
         if self._credential and credential != self._credential:
             _log.info("%s: another credential; what was said of the last one is taken back", self._station.name)
@@ -123,7 +123,7 @@ class Poller:
         self._ended = self._clock.monotonic()
         self._failures = 0 if reading.ok else self._failures + 1
         if reading.retry_after is not None:
-            # A source that goes on refusing is left alone twice as long each time (signals: 5 min, up to 1 h).
+            # A source that goes on refusing is left alone twice as long each time: 5 min, up to 1 h.
             wait = reading.retry_after * 2 ** min(max(self._failures - 1, 0), 16)
             self._closed_until = self._ended + min(max(wait, self._every), max(LONGEST_BACKOFF, reading.retry_after))
         await self._station.publish(reading, self._source)

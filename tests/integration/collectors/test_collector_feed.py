@@ -118,6 +118,14 @@ async def test_an_engine_that_stands_still_is_unhealthy_and_heals(world: World) 
     assert health(await world.facts())["state"] == "HEALTH_STATE_HEALTHY"
 
 
+async def test_an_engine_that_dies_behind_its_page_is_unhealthy_under_the_names_it_had(world: World) -> None:
+    await engine(world)
+    world.provider.serve("/health", b"", status="503 Service Unavailable")
+    await world.advance(7)
+    (fact,) = await world.facts()
+    assert (fact["observation"]["model"], health([fact])["state"]) == ("m0", "HEALTH_STATE_UNHEALTHY")
+
+
 async def test_a_canary_proves_that_frozen_gauges_are_no_hung_engine(world: World) -> None:
     world.provider.serve("/v1/completions", b"{}")
     await engine(world, canary={})
@@ -125,6 +133,16 @@ async def test_a_canary_proves_that_frozen_gauges_are_no_hung_engine(world: Worl
     sent = [path for path in world.provider.asked if path == "/v1/completions"]
     assert 1 <= len(sent) <= 4, "at most one in 30 s"
     assert health(await world.facts())["state"] == "HEALTH_STATE_HEALTHY"
+
+
+async def test_a_refresh_never_calls_inference(world: World) -> None:
+    world.provider.serve("/v1/completions", b"{}")
+    await engine(world, canary={}, every="10m")
+    await world.advance(40)
+    admission = await world.client.admit("managed/r", "w1", 100)
+    assert not admission.may_forward
+    assert "/v1/completions" not in world.provider.asked
+    assert health(await world.facts())["state"] == "HEALTH_STATE_UNHEALTHY"
 
 
 async def test_a_401_that_appears_blocks_and_a_success_clears_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +170,9 @@ async def test_a_throttled_meter_is_left_alone_longer_each_time(world: World, mo
 async def test_another_credential_takes_back_what_was_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await subscription(world, monkeypatch)
     monkeypatch.setenv("SECRET", "second")
-    world.provider.serve("/api/oauth/usage", usage(w5h=50))
+    world.provider.serve("/api/oauth/usage", b"", status="500 Internal Server Error")
     await world.advance(335)
-    assert windows(await world.facts()) == {"5h": 50}
+    assert windows(await world.facts()) == {}
     assert set(world.provider.shown) == {"Bearer first", "Bearer second"}
 
 

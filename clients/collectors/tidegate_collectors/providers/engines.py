@@ -5,7 +5,7 @@ cache's fill level is that of the fullest one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tidegate_collectors.facts import Engine, Health, Reading, Source, State, failure
@@ -94,18 +94,21 @@ class Page:
 
 
 class EngineParser:
-    """Reads the pages of one engine. It remembers counters between two pages, and nothing else."""
+    """Reads the pages of one engine. It remembers counters and models between two pages, and nothing else."""
 
     def __init__(self, spec: Spec, progress: Progress | None = None) -> None:
         self.spec = spec
         self.progress = progress or Progress()
+        self._served: tuple[str, ...] = ()
 
     def __call__(self, response: Response, source: Source) -> Reading:
         """Read an answer of the metrics page or of the health endpoint, whichever it is."""
         if response.status in self.spec.disabled:
             return failure(self.spec.disabled[response.status])
         if response.status in (500, 503):
-            return Reading(facts=(dead(source),))
+            # The page that would name its models is gone; those it named last are dead.
+            models = self._served or (source.model,)
+            return Reading(facts=tuple(dead(replace(source, model=model)) for model in models), complete=True)
         if not response.ok:
             return failure(f"the metrics page answered HTTP {response.status}")
         if not response.body.strip():
@@ -124,7 +127,8 @@ class EngineParser:
         for (model,) in named:
             mine = {name: [each for each in group if _of(each, model)] for name, group in series.items()}
             facts.append(self._health(Page(self.spec, mine), model or source.model, source, now))
-        return Reading(facts=tuple(facts))
+        self._served = tuple(fact.model for fact in facts)
+        return Reading(facts=tuple(facts), complete=True)
 
     def _health(self, page: Page, model: str, source: Source, now: datetime) -> Health:
         running, waiting = page.sum(self.spec.running), page.waiting()

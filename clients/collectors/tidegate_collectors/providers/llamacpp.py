@@ -52,7 +52,7 @@ class LlamaCppParser(EngineParser):
         if response.status in self.spec.disabled:
             return failure(self.spec.disabled[response.status])
         if response.status == 503 and text(error.get("message")).casefold() == "loading model":
-            return Reading(facts=(loading(source),))
+            return Reading(facts=(loading(source),), complete=True)
         status = text(document.get("status"))
         if status == "ok":
             return Reading(facts=(_alive(source),))
@@ -60,7 +60,7 @@ class LlamaCppParser(EngineParser):
             # Full is not ill. Old builds said so here; how full, the other pages tell.
             return Reading(facts=(_alive(source, slots_free=0),))
         if response.status in (500, 503):
-            return Reading(facts=(dead(source),))
+            return Reading(facts=(dead(source),), complete=True)
         return failure(f"/health answered HTTP {response.status} in no known words")
 
 
@@ -84,7 +84,7 @@ def _slots(slots: list[Json], source: Source) -> Reading:
         slots_total=len(known),
         slots_free=len(known) - busy,
     )
-    return Reading(facts=(fact,), dropped=("a slot without a state",) * (len(states) - len(known)))
+    return Reading(facts=(fact,), complete=True, dropped=("a slot without a state",) * (len(states) - len(known)))
 
 
 def _busy(slot: dict[str, Json]) -> bool | None:
@@ -120,4 +120,4 @@ def _router(document: dict[str, Json], source: Source) -> Reading:
             )
         )
     error = "" if facts else "/models lists no model with a status"
-    return Reading(facts=tuple(facts), dropped=tuple(dropped), error=error)
+    return Reading(facts=tuple(facts), dropped=tuple(dropped), error=error, complete=True)

@@ -32,7 +32,7 @@ def ollama(response: Response, source: Source) -> Reading:
     }
     resident.pop("", None)
     facts = [_resident(name, model, source, response) for name, model in resident.items()]
-    return Reading(facts=(*facts, *_cold(source, set(resident), any_model=not facts)))
+    return Reading(facts=(*facts, *_cold(source, set(resident), any_model=not facts)), complete=True)
 
 
 def lmstudio(response: Response, source: Source) -> Reading:
@@ -54,7 +54,7 @@ def lmstudio(response: Response, source: Source) -> Reading:
     if not facts:
         return failure("the model list names no model with a state")
     cold = _cold(source, {fact.model for fact in facts}, any_model=False)
-    return Reading(facts=(*facts, *cold), dropped=tuple(dropped))
+    return Reading(facts=(*facts, *cold), dropped=tuple(dropped), complete=True)
 
 
 def _loaded(model: dict[str, Json]) -> bool | None:
