@@ -20,7 +20,7 @@ from tidegate_server.usecases.list_agents import ListAgents
 from tidegate_server.usecases.list_decisions import DecisionsAsk, ListDecisions
 from tidegate_server.usecases.pins_operator import hex_bytes, page_limit
 from tidegate_server.usecases.register_agent import RegisterAgent
-from tidegate_server.usecases.select_agent import SelectAgent
+from tidegate_server.usecases.select_agent import Selects
 from tidegate_server.usecases.stats import GetStats
 
 
@@ -31,7 +31,7 @@ class SelectionVerbs(NamedTuple):
     deregister: DeregisterAgent
     list_agents: ListAgents
     append_turn: AppendTurn
-    select: SelectAgent
+    select: Selects
     assign_step: AssignStep
     dispatch: Dispatch
     stats: GetStats

@@ -11,7 +11,7 @@ from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound
 from tidegate_server.ports import AgentStore, Deadline
 from tidegate_server.usecases.deadlines import within
 from tidegate_server.usecases.fleet import accessible_agents, named_agent
-from tidegate_server.usecases.select_agent import NoAgents, SelectAgent, SelectionAsk, SelectionLog
+from tidegate_server.usecases.select_agent import NoAgents, SelectionAsk, SelectionLog, Selects
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Assignment(NamedTuple):
 class AssignStep:
     """An agent that the step names is kept; else the pipeline picks; if that errors, names and descriptions do."""
 
-    def __init__(self, agents: AgentStore, select: SelectAgent, log: SelectionLog) -> None:
+    def __init__(self, agents: AgentStore, select: Selects, log: SelectionLog) -> None:
         self._agents = agents
         self._select = select
         self._log = log

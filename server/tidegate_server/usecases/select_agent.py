@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tidegate_server.core.decision_record import SELECTION, DecisionRecord
 from tidegate_server.core.model import Caller, Instant
@@ -51,6 +51,10 @@ class Selection(NamedTuple):
     def cause(self) -> str:
         """Why no model picked; "" when one did."""
         return self.stages[-1].cause if self.fallback_used else ""
+
+
+Selects: TypeAlias = Callable[[SelectionAsk, Caller, Deadline], Coroutine[Any, Any, Selection]]
+"""SelectAgent, or what wraps it."""
 
 
 class NoAgents(NotFound):

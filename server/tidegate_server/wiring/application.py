@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import grpc
@@ -13,10 +13,21 @@ from grpc_reflection.v1alpha import reflection
 from tidegate_server.config import ConfigurationSource
 from tidegate_server.core.decision_record import session_hash
 from tidegate_server.core.pins import PinCodec
+from tidegate_server.metrics import (
+    MeasureAdmissions,
+    MeasuredAgents,
+    MeasuredDecisions,
+    MeasuredFacts,
+    MeasuredFlows,
+    MeasuredPins,
+    Measures,
+    MeasureSelections,
+)
 from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, FlowStore, PinStore
 from tidegate_server.rpc import admission, flow, health, operator, selection
 from tidegate_server.rpc.feed_stream import FeedStreams
 from tidegate_server.rpc.guard import Guard
+from tidegate_server.rpc.selection import SelectionVerbs
 from tidegate_server.usecases.admit import Admit, PinIds
 from tidegate_server.usecases.capacity import Capacity
 from tidegate_server.usecases.catalog import Catalog
@@ -33,6 +44,8 @@ from tidegate_server.usecases.policies import Policies
 from tidegate_server.usecases.report import Report
 from tidegate_server.usecases.retention import Retention
 from tidegate_server.usecases.status import FEATURES, Dependency, Status
+from tidegate_server.usecases.watch_decisions import WatchedDecisions
+from tidegate_server.wiring.envoy import add_envoy_services
 from tidegate_server.wiring.flows import Flows
 from tidegate_server.wiring.selection import Selection
 
@@ -46,6 +59,16 @@ class Stores(NamedTuple):
     agents: AgentStore
     decisions: DecisionStore
 
+    def measured(self, measures: Measures, clock: Clock) -> "Stores":
+        """The same stores, each operation timed."""
+        return Stores(
+            MeasuredPins(self.pins, measures, clock),
+            MeasuredFacts(self.facts, measures, clock),
+            MeasuredFlows(self.flows, measures, clock),
+            MeasuredAgents(self.agents, measures, clock),
+            MeasuredDecisions(self.decisions, measures, clock),
+        )
+
 
 class Secrets(NamedTuple):
     """The server's own keys: of the pins, and of what it signs in tracestate (the first signs, all verify)."""
@@ -57,11 +80,23 @@ class Secrets(NamedTuple):
 class Application:
     """All parts of one server process, without its listeners."""
 
-    def __init__(self, source: ConfigurationSource, stores: Stores, keys: Secrets, guard: Guard, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: ConfigurationSource,
+        stores: Stores,
+        keys: Secrets,
+        guard: Guard,
+        clock: Clock,
+        transport_warnings: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         limits = source.configuration.limits
+        self.measures = Measures()
+        measured = stores.measured(self.measures, clock)
+        self.decisions = WatchedDecisions(measured.decisions)
+        self._stores = stores = measured._replace(decisions=self.decisions)
         self._source = source
-        self._stores = stores
         self._clock = clock
+        self._transport_warnings = transport_warnings
         self.guard = guard
         self.policies = Policies(source.policy)
         self.health = health.Health(clock)
@@ -74,20 +109,28 @@ class Application:
         self.cold_wait = ColdWait(changes, self.feeds, clock, max_waiters=limits.max_cold_waiters)
         self._flows = Flows(source, stores.flows, keys.tracestate, self.log, clock, self._new_id)
         self.flows = flow.FlowServicer(self._flows.verbs)
+        self.flow_verbs = self._flows.verbs
+        self.admission_verbs = self._admission_verbs(PinCodec(keys.pins).pin_id)
         self.admission = admission.AdmissionServicer(
-            self._admission_verbs(PinCodec(keys.pins).pin_id),
+            self.admission_verbs,
             clock,
             flow.flow_contexts(self._flows.verbs.guard),
             limits.default_deadline,
         )
         self._selection = self._new_selection()
         self.selection = selection.SelectionServicer(self._selection.verbs, clock, limits.default_deadline)
-        self.operator = operator.OperatorServicer(self._operator_verbs())
+        self.operator_verbs = self._operator_verbs()
+        self.operator = operator.OperatorServicer(self.operator_verbs)
+
+    @property
+    def selection_verbs(self) -> SelectionVerbs:
+        """Those of the configuration in force: they change when it does."""
+        return self._selection.verbs
 
     def _admission_verbs(self, pin_ids: PinIds) -> admission.Verbs:
         stores, clock = self._stores, self._clock
         admit = Admit(self.policies, stores.facts, stores.pins, pin_ids, self.cold_wait, clock, self._new_id)
-        logged = LogAdmissions(admit, self.log, self._session_ids)
+        logged = MeasureAdmissions(LogAdmissions(admit, self.log, self._session_ids), self.measures, clock)
         report = Report(self.policies, stores.facts, clock)
         return admission.Verbs(
             logged,
@@ -107,6 +150,7 @@ class Application:
             "flows": Dependency(stores.flows.healthy),
             "agents": Dependency(stores.agents.healthy),
             "decisions": Dependency(stores.decisions.healthy, self._log_warnings),
+            "transport": Dependency(lambda: True, self._transport_warnings),
         }
         return operator.OperatorVerbs(
             ListPins(stores.pins),
@@ -119,7 +163,14 @@ class Application:
     def _new_selection(self) -> Selection:
         stores, configuration = self._stores, self._source.configuration
         return Selection(
-            configuration, stores.agents, stores.decisions, self.log, self._clock, self._session_ids, self._new_id
+            configuration,
+            stores.agents,
+            stores.decisions,
+            self.log,
+            self._clock,
+            self._session_ids,
+            self._new_id,
+            lambda select: MeasureSelections(select, self.measures, self._clock),
         )
 
     def _log_warnings(self) -> list[str]:
@@ -133,6 +184,10 @@ class Application:
             flow.add_to(server, self.flows): self._stores.flows.healthy,
             selection.add_to(server, self.selection): self._stores.agents.healthy,
             operator.add_to(server, self.operator): lambda: True,
+            **dict.fromkeys(
+                add_envoy_services(server, self.admission.Admit, self._flows.verbs.guard, self.guard),
+                self._admission_works,
+            ),
         }
         if self._source.configuration.reflection:
             reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)

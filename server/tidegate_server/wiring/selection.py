@@ -20,7 +20,7 @@ from tidegate_server.usecases.dispatch import Dispatch
 from tidegate_server.usecases.list_agents import ListAgents
 from tidegate_server.usecases.list_decisions import ListDecisions
 from tidegate_server.usecases.register_agent import RegisterAgent
-from tidegate_server.usecases.select_agent import SelectAgent, SelectionLog
+from tidegate_server.usecases.select_agent import SelectAgent, SelectionLog, Selects
 from tidegate_server.usecases.selection_stages import Stages
 from tidegate_server.usecases.stats import GetStats
 
@@ -37,6 +37,7 @@ class Selection:
         clock: Clock,
         session_ids: Callable[[str, str], str],
         new_id: Callable[[], str],
+        measured: Callable[[Selects], Selects],
     ) -> None:
         settings = selection_settings(configuration)
         self._embedder = _embedder(configuration)
@@ -48,7 +49,7 @@ class Selection:
         }
         selection_log = SelectionLog(log, clock, session_ids, new_id)
         stages = Stages(clock, settings, self._embeddings, self._selector)
-        select = SelectAgent(agents, stages, selection_log, prices)
+        select = measured(SelectAgent(agents, stages, selection_log, prices))
         self.verbs = SelectionVerbs(
             RegisterAgent(agents, new_id),
             DeregisterAgent(agents),
