@@ -54,6 +54,9 @@ ACCESS: dict[str, Access] = {
         "OperatorService/ClearBlockers": _OPERATORS,
         "OperatorService/GetStatus": _OPERATORS,
     }.items()
+} | {
+    "/envoy.service.ext_proc.v3.ExternalProcessor/Process": _GATEWAYS,
+    "/envoy.service.auth.v3.Authorization/Check": _GATEWAYS,
 }
 
 

@@ -5,7 +5,8 @@ One interceptor, and one wrapper per method made once: what a call pays is a few
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -65,6 +66,18 @@ class Guard(grpc.aio.ServerInterceptor):
     async def idle(self) -> None:
         """Return when no guarded unary call runs."""
         await self._idle.wait()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """A call that runs within a stream: bounded, and waited for at the end, like a unary one.
+
+        Raises Overloaded, ShuttingDown.
+        """
+        self._enter("")
+        try:
+            yield
+        finally:
+            self._leave()
 
     def end_streams(self) -> None:
         """End the streams that are still open, once `draining`, with a status that says why."""
