@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -176,7 +175,7 @@ async def test_an_admission_s_logged_facts_give_its_decision_again(run: Run, ser
         assert "worker-1" not in json.dumps(record)
 
 
-async def test_with_the_log_hung_admissions_and_selections_are_as_fast_and_drops_are_counted(
+async def test_with_the_log_hung_admissions_and_selections_wait_for_nothing_and_drops_are_counted(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin, address, token, running = server
@@ -186,24 +185,14 @@ async def test_with_the_log_hung_admissions_and_selections_are_as_fast_and_drops
         agent = selection_pb2.Agent(agent_id="billing", name="Billing")
         await client.agents.register(selection_pb2.RegisterAgentRequest(agent=agent))
 
-        async def timed() -> tuple[float, float]:
-            begun = time.perf_counter()
-            for i in range(200):
-                await client.admit("managed/routine", f"worker-{i}", request_bytes=5000)
-            between = time.perf_counter()
-            for _ in range(20):
-                answer = await client.agents.select(selection_pb2.SelectAgentRequest(query="an invoice"))
-                assert not answer.fallback_used
-            return between - begun, time.perf_counter() - between
-
-        await timed()
-        sound = await timed()
-        assert log.dropped == 0
         never = asyncio.Event()
         monkeypatch.setattr(log, "_limit", 50)
         monkeypatch.setattr(log._store, "write", lambda _: never.wait())
-        hung = await timed()
-    assert log.dropped > 0
-    assert hung[0] < 2 * sound[0] + 0.1
-    assert hung[1] < 2 * sound[1] + 0.1
+        for i in range(200):
+            await client.admit("managed/routine", f"worker-{i}", request_bytes=5000)
+        for _ in range(20):
+            answer = await client.agents.select(selection_pb2.SelectAgentRequest(query="an invoice"))
+            assert not answer.fallback_used
+        assert log.written == 0
+        assert log.dropped >= 200 + 20 - 50
     monkeypatch.undo()

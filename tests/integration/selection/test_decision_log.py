@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tidegate_server.ports import DecisionFilter, DecisionPage
 from tidegate_server.stores.memory_agents import MemoryAgentStore
 from tidegate_server.stores.memory_decisions import MemoryDecisionStore
 from tidegate_server.stores.sqlite_decisions import SqliteDecisionStore
+from tidegate_server.testing import FakeClock
 from tidegate_server.usecases.decision_log import QueuedDecisionLog
 from tidegate_server.usecases.retention import PURGE_EVERY, Retention
 from tidegate_server.usecases.stats import ROLLUP_EVERY, GetStats
@@ -98,13 +98,13 @@ async def until_written(log: QueuedDecisionLog) -> None:
 
 async def test_what_is_decided_is_in_the_log_within_a_second(tmp_path: Path) -> None:
     store = SqliteDecisionStore.open(tmp_path / "s")
-    log = QueuedDecisionLog(store, SystemClock(), queue=1000)
+    clock = FakeClock()
+    log = QueuedDecisionLog(store, clock, queue=1000)
     log.start()
-    begun = time.monotonic()
     for i in range(500):
         assert log.append(record(i))
+    await clock.advance(SECOND)
     await until_written(log)
-    assert time.monotonic() - begun < 1
     assert len((await store.list(ALL, before=0, limit=1000)).records) == 500
     assert (log.written, log.dropped) == (500, 0)
     await log.close()
@@ -115,16 +115,12 @@ async def test_a_hung_store_costs_decisions_and_never_time() -> None:
     store = FaultyStore()
     log = QueuedDecisionLog(store, SystemClock(), queue=100)
     log.start()
-    took = []
     for i in range(5_000):
-        begun = time.perf_counter()
-        log.append(record(i))
-        took.append(time.perf_counter() - begun)
+        log.append(record(i))  # no await: it cannot wait for the store
         if i == 50:
             await store.tried.wait()
     assert log.dropped == 4_900
     assert log.waiting == 100
-    assert sorted(took)[len(took) // 2] < 20e-6
     store.works.set()
     await until_written(log)
     kept = (await store.list(ALL, before=0, limit=1000)).records
@@ -185,26 +181,16 @@ async def test_a_record_that_cannot_be_made_is_one_record() -> None:
     assert log.dropped == 1
 
 
-async def test_with_the_log_hung_a_selection_is_as_fast_and_the_drop_counter_moves(
+async def test_with_the_log_hung_a_selection_waits_for_nothing_and_the_drop_counter_moves(
     tmp_path: Path, standin: StandIn
 ) -> None:
-    async def timed(hung: bool) -> float:
-        store = FaultyStore()
-        if not hung:
-            store.works.set()
-        async with serving(tmp_path / str(hung), standin, decisions=store, queue=5 if hung else 100) as served:
-            await served.register(*fleet(3))
-            ask = wire.SelectAgentRequest(query="subject1")
-            await served.stub.SelectAgent(ask)
-            begun = time.monotonic()
-            for _ in range(40):
-                assert not (await served.stub.SelectAgent(ask)).fallback_used
-            took = time.monotonic() - begun
-            assert (served.log.dropped > 0) is hung
-        return took
-
-    sound, hung = await timed(hung=False), await timed(hung=True)
-    assert hung < 2 * sound + 0.2
+    async with serving(tmp_path / "s", standin, decisions=FaultyStore(), queue=5) as served:
+        await served.register(*fleet(3))
+        for _ in range(40):
+            answer = await served.stub.SelectAgent(wire.SelectAgentRequest(query="subject1"), timeout=30)
+            assert not answer.fallback_used
+        assert served.log.written == 0
+        assert served.log.dropped == 35
 
 
 async def test_a_log_that_cannot_be_read_is_unavailable_and_selections_go_on(tmp_path: Path, standin: StandIn) -> None:
