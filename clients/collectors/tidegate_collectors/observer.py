@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tidegate import TokenFile
+from tidegate import CredentialError, TokenFile
 
 from tidegate_collectors.clock import Clock
 from tidegate_collectors.endpoint import Answer, Request
@@ -81,7 +81,11 @@ def handler(observer: Observer, token: TokenFile) -> Callable[[Request], Awaitab
 
     async def post(request: Request) -> Answer:
         shown = request.headers.get("authorization", "")
-        if not hmac.compare_digest(shown.encode(), f"Bearer {token.read()}".encode()):
+        try:
+            wanted = f"Bearer {token.read()}"
+        except CredentialError:
+            return Answer(503, _json({"error": "the endpoint's own token cannot be read"}))
+        if not hmac.compare_digest(shown.encode(), wanted.encode()):
             return Answer(401, _json({"error": "a bearer token is needed"}))
         try:
             handed = mapping(decode(request.body))

@@ -107,6 +107,10 @@ class Poller:
             reading = await self._reader.read(refresh=refresh)
         except (PollError, SecretError) as error:
             reading = failure(str(error))
+        except Exception as error:  # noqa: BLE001 - see below
+            # A fault of this collector is this collector's error; the others go on. Its words could hold a payload.
+            _log.error("%s: fault in the collector: %s", self._station.name, type(error).__name__)
+            reading = failure(f"fault in the collector: {type(error).__name__}")
         credential = self._reader.credential
         if self._credential and credential != self._credential:
             _log.info("%s: another credential; what was said of the last one is taken back", self._station.name)

@@ -68,6 +68,8 @@ class Preset:
     """Seconds between two readings."""
     least: float = 1.0
     """Seconds between two readings, at the least."""
+    advisory: bool = False
+    """Whether it tells nothing that the server is sent: then it opens no feed, and covers no provider."""
     official: bool = True
     """Whether the vendor documents it. What is not official runs only with `unofficial: true`."""
     reads: str = ""
@@ -337,6 +339,7 @@ _ALL = (
         via=Via.HTTP,
         parser=_plain(statuspage.statuspage),
         paths=("/api/v2/summary.json",),
+        advisory=True,
         every=60,
         least=30,
         reads="the indicator and the components in trouble; advice, which blocks nothing",

@@ -113,7 +113,10 @@ class FileReader:
 
     async def read(self, *, refresh: bool) -> Reading:
         """Read the tails of the newest files, oldest first."""
-        content, written = await asyncio.to_thread(self._content)
+        try:
+            content, written = await asyncio.to_thread(self._content)
+        except OSError as error:
+            raise PollError(f"a file cannot be read: {error.strerror}") from None
         now = self._clock.now()
         reading = self._parse(Response(content, now), self._entry.source)
         facts = tuple(

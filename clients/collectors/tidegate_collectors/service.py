@@ -81,7 +81,10 @@ class Service:
             self._clock,
             self.meters,
         )
-        self._stations.append(station)
+        if entry.kind and entry.kind.advisory:
+            self.meters.connected(entry.name, True)  # it has no feed that could be closed
+        else:
+            self._stations.append(station)
         if reader is None:
             parse = entry.kind.reads_live() if entry.kind else GenericParser(entry)
             self._observed.append(Observed(source=entry.source, parse=parse, publish=station.publish))

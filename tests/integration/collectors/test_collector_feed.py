@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from tidegate.v1 import types_pb2
+from tidegate_collectors.facts import Reading
+from tidegate_collectors.readers import PageReader
 
 from tests.integration.collectors.conftest import World, account, kind_of, local
 
@@ -213,6 +215,30 @@ async def test_nothing_is_fed_without_the_token(world: World) -> None:
     await world.collect({"preset": "vllm", "provider": "p", "url": world.provider.url})
     await world.advance(3)
     assert not world.service.meters.well()
+
+
+async def test_a_status_page_is_advice_and_covers_nothing(world: World) -> None:
+    world.provider.serve("/api/v2/summary.json", json.dumps({"status": {"indicator": "major"}, "components": []}))
+    await world.serve({"p": account("subscription")})
+    await world.collect({"preset": "statuspage", "provider": "p", "url": world.provider.url})
+    await world.wait(lambda _: world.readings() == 1)
+    assert await world.facts() == []
+    assert 'tidegate_collector_advisory{provider="p"} 1.0' in world.service.meters.page().decode()
+    assert world.service.meters.well()
+
+
+async def test_a_fault_in_one_collector_is_its_own_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await engine(world, every="1m")
+    monkeypatch.setattr(PageReader, "read", broken)
+    await world.advance(65)
+    assert "fault in the collector: ZeroDivisionError" in str(world.service.meters.summary()["p/vllm"])
+    monkeypatch.undo()
+    await world.advance(65)
+    assert world.service.meters.summary()["p/vllm"] == {"connected": True, "error": None}
+
+
+async def broken(self: PageReader, *, refresh: bool) -> Reading:
+    raise ZeroDivisionError
 
 
 async def test_the_process_shows_its_own_health_and_metrics(world: World) -> None:

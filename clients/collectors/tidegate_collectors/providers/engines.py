@@ -64,7 +64,16 @@ class Page:
         found = first(self.series, aliases)
         if self.spec.breakdown and any(not each.labels.get(self.spec.breakdown) for each in found):
             found = [each for each in found if not each.labels.get(self.spec.breakdown)]
-        return reduce_over(found, self.spec.copies, max)
+        return reduce_over(found, self.spec.copies, max) if self._repeats(found) else found
+
+    def _repeats(self, found: list[Series]) -> bool:
+        """Tell whether ranks repeat one batch's numbers.
+
+        Where independent engines are labelled as such, the other ranks are copies. Where they are not, ranks that
+        differ are themselves independent: data-parallel attention of builds that do not label it.
+        """
+        labelled = any(each.labels.get(label) for each in found for label in self.spec.engine_labels)
+        return labelled or len({each.value for each in found}) < 2
 
     def sum(self, aliases: tuple[str, ...]) -> int | None:
         """Return a count over all engines."""
