@@ -1,4 +1,7 @@
-"""Write requirements/run.txt and requirements/dev.txt from pyproject.toml: versions and hashes, for every platform."""
+"""Write the files of requirements/ from pyproject.toml: versions and hashes, for every platform.
+
+`run` is what ships, `image` that with every extra (deploy/Containerfile), `dev` what the project itself needs.
+"""
 
 import subprocess
 import sys
@@ -27,4 +30,6 @@ def compile_lock(output: str, *extra: str) -> None:
 
 if __name__ == "__main__":
     compile_lock("requirements/run.txt")
+    extras = [f"--extra={name}" for name in ("postgres", "valkey", "envoy", "agents", "otel")]
+    compile_lock("requirements/image.txt", *extras, "--constraint=requirements/run.txt")
     compile_lock("requirements/dev.txt", "--extra=dev", "--constraint=requirements/run.txt")

@@ -58,6 +58,8 @@ async def ping(address: str, interval: float, count: int) -> tuple[int, int | No
                     writer.write(encode(SETTINGS, ACK))
                 elif frame.kind == PING and frame.flags & ACK:
                     answered += 1
+                elif frame.is_ping:
+                    writer.write(encode(PING, ACK, frame.payload))
                 elif frame.kind == GOAWAY:
                     error = int.from_bytes(frame.payload[4:8], "big")
     finally:
