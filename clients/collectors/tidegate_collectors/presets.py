@@ -350,6 +350,11 @@ PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}
 ALIASES: Mapping[str, str] = {
     "llama.cpp": "llamacpp",
     "llama-cpp": "llamacpp",
+    "llamacpp-metrics": "llamacpp",
+    "llamacpp-slots": "llamacpp",
+    "llamacpp-health": "llamacpp",
+    "llamacpp-models": "llamacpp-router",
+    "ollama-ps": "ollama",
     "lm-studio": "lmstudio",
     "openrouter-key": "openrouter",
     "openrouter-headers": "openrouter",
@@ -357,8 +362,14 @@ ALIASES: Mapping[str, str] = {
     "anthropic-headers": "anthropic",
     "claude-headers": "claude",
     "claude-unified": "claude",
+    "claude-code": "claude",
+    "claude-subscription": "claude",
     "claude-oauth-usage": "claude-usage",
     "codex-headers": "codex",
+    "codex-wham-usage": "codex-usage",
+    "github-copilot": "copilot",
+    "gemini-code-assist": "gemini",
+    "status-page": "statuspage",
     "copilot-headers": "copilot",
     "deepseek-balance": "deepseek",
     "text-generation-inference": "tgi",
@@ -366,8 +377,9 @@ ALIASES: Mapping[str, str] = {
 
 
 def find(name: str) -> Preset:
-    """Return a preset by its name or an alias of it. KeyError: its message names those that there are."""
-    preset = PRESETS.get(ALIASES.get(name, name))
+    """Return a preset by its name, in any spelling, or an alias. KeyError: its message names those that there are."""
+    spelled = name.lower().replace("_", "-")
+    preset = PRESETS.get(ALIASES.get(spelled, spelled))
     if preset is None:
         raise KeyError(f"no preset {name!r}; there are: {', '.join(PRESETS)}")
     return preset

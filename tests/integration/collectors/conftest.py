@@ -164,6 +164,14 @@ class World:
             await asyncio.sleep(0.005)
         raise AssertionError(f"never met; the server knows {await self.facts()}")
 
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Let sockets do their work until a condition holds."""
+        for _ in range(TURNS):
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("never held")
+
     async def advance(self, seconds: float, *, step: float | None = None) -> None:
         """Let simulated time pass, in steps between which sockets get their turn."""
         left, most = seconds, step or max(1.0, seconds / 100)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 from tidegate.v1 import types_pb2
 from tidegate_collectors.facts import Reading
@@ -248,6 +249,22 @@ async def test_the_process_shows_its_own_health_and_metrics(world: World) -> Non
     assert 'tidegate_collector_connected{collector="p/vllm"} 1.0' in page
     assert 'tidegate_collector_facts{collector="p/vllm"} 1.0' in page
     assert world.service.meters.well()
+
+
+async def test_health_and_metrics_are_served_on_this_machine(world: World) -> None:
+    world.provider.serve("/metrics", PAGE.format(running=1, tokens=1))
+    await world.serve({"p": local("e")})
+    entry = {"preset": "vllm", "provider": "p", "url": world.provider.url}
+    await world.collect(entry, listen="127.0.0.1:0")
+    await world.wait(lambda facts: health(facts) != {})
+    host, port = world.service.addresses["listen"]
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as http:
+        well = await http.get("/healthz")
+        assert (well.status_code, well.json()["collectors"]["p/vllm"]) == (200, {"connected": True, "error": None})
+        assert "tidegate_collector_facts" in (await http.get("/metrics")).text
+        await world.stop()
+        await world.wait_for(lambda: not world.service.meters.well())
+        assert (await http.get("/healthz")).status_code == 503
 
 
 async def test_hello_tells_how_often_it_reads_and_whether_it_can_be_asked(world: World) -> None:
