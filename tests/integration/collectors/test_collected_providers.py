@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from tidegate_collectors.facts import Source
 from tidegate_collectors.presets import find
 from tidegate_collectors.sampling import read_sample, report
@@ -140,3 +141,49 @@ async def test_a_response_that_a_gateway_hands_over_is_known(
         assert taken.json()["facts"]
     wanted = {told(observation) for observation in expected}
     await world.wait(lambda facts: wanted <= {told(fact["observation"]) for fact in facts})
+
+
+MAPPED = [
+    ("vllm-a", "vllm-steady.prom", local("Qwen/Qwen3-30B-A3B-Instruct")),
+    ("deepseek-main", "deepseek-balance-two-currencies.json", account("paid")),
+    ("codex", "codex-usage-weekly-in-primary.json", account("subscription")),
+    ("or-key", "openrouter-key-limited.json", account("paid")),
+]
+
+
+@pytest.mark.parametrize(("name", "sample", "provider"), MAPPED)
+async def test_a_mapping_feeds_what_the_preset_would(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, sample: str, provider: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "s3cret")
+    monkeypatch.setenv("OPENROUTER_API_KEY", "s3cret")
+    mappings = yaml.safe_load((VECTORS / "generic.yaml").read_text())
+    mapping = next(case["collector"] for case in mappings if case["collector"]["id"] == name)
+    for kind in ("http", "prometheus", "liveness"):
+        if kind in mapping:
+            mapping[kind]["url"] = f"{world.provider.url}/{kind}"
+    world.provider.serve("/liveness", b"")
+    file = VECTORS / "samples" / sample
+    for path in ("/http", "/prometheus"):
+        world.provider.serve(path, file.read_bytes())
+    source = Source(provider="p")
+    preset = find({"vllm-a": "vllm", "deepseek-main": "deepseek", "or-key": "openrouter"}.get(name, name))
+    expected = report(read_sample(preset.parser(), file, source, NOW), source, NOW)["observations"]
+    await world.serve({"p": provider})
+    await world.collect({**{key: value for key, value in mapping.items() if key != "account"}, "provider": "p"})
+    wanted = {told(observation) for observation in expected}
+    await world.wait(lambda facts: wanted <= {told(fact["observation"]) for fact in facts})
+
+
+async def test_session_files_are_known_with_the_age_of_their_lines(world: World, tmp_path: Any) -> None:
+    sessions = tmp_path / "sessions/2026/10/20"
+    sessions.mkdir(parents=True)
+    lines = (VECTORS / "samples/codex-rollout-conflict.txt").read_bytes()
+    (sessions / "rollout-1.jsonl").write_bytes(lines)
+    await world.serve({"p": account("subscription")})
+    await world.collect(
+        {"preset": "codex-rollout", "provider": "p", "files": [f"{tmp_path}/sessions/**/rollout-*.jsonl"]}
+    )
+    facts = await world.wait(lambda facts: sum("quota" in fact["observation"] for fact in facts) == 2)
+    ages = {fact["observation"]["quota"]["window"]: float(fact["age"].removesuffix("s")) for fact in facts}
+    assert ages == {"5h": 79.5, "7d": 118.9}
