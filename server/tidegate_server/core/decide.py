@@ -116,8 +116,8 @@ def paid_blocker(route: Route, earlier: Sequence[Evaluation]) -> Blocker:
         return Blocker.PAID_NOT_ALLOWED
     if route.prefer_paid_flash:
         return Blocker.NONE
-    confirmed = {e.candidate.name for e in earlier if e.confirmed}
-    if not route.subscriptions or not all(s.name in confirmed for s in route.subscriptions):
+    confirmed = {e.candidate.name for e in earlier if e.confirming}
+    if not route.subscriptions or not confirmed.issuperset([s.name for s in route.subscriptions]):
         return Blocker.SUBSCRIPTION_NOT_BLOCKED
     return Blocker.NONE
 
@@ -297,12 +297,13 @@ def _evidence(
     if route.prefer_paid_flash:
         fresh = (fact for fact in paid.facts if is_fresh(fact, now))
         return tuple(Evidence(paid.candidate.name, Block(Blocker.NONE, fact)) for fact in fresh)
-    return tuple(Evidence(e.candidate.name, block) for e in subscriptions for block in e.confirming)
+    return tuple([Evidence(e.candidate.name, block) for e in subscriptions for block in e.confirming])
 
 
 def _doubtful_providers(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
     """Whose collectors to ask: the providers of the candidates that are unknown or stale, each once, in order."""
-    return tuple(dict.fromkeys(e.candidate.provider for e in evaluations if e.is_doubtful))
+    doubtful = [e.candidate.provider for e in evaluations if e.is_doubtful]
+    return tuple(dict.fromkeys(doubtful)) if doubtful else ()
 
 
 def _refused(

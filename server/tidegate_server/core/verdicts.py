@@ -141,11 +141,16 @@ def judge(candidate: Candidate, route: Route, groups: Groups, now: Instant, *, p
 def _blocked(
     candidate: Candidate, verdict: CandidateVerdict, blocks: list[Block], facts: tuple[Fact, ...], route: Route
 ) -> Evaluation:
-    out = max(blocks, key=lambda block: block.fact.ends_at)
-    until = max((block.fact.ends_at for block in blocks if block.fact.ends_at < NEVER), default=None)
+    out, until = blocks[0], None
+    for block in blocks:  # a loop, for this stands on the hot path of a paid admission
+        ends_at = block.fact.ends_at
+        if ends_at > out.fact.ends_at:
+            out = block
+        if ends_at < NEVER and (until is None or ends_at > until):
+            until = ends_at
     confirming: tuple[Block, ...] = ()
     if candidate.tier is Tier.SUBSCRIPTION and verdict is CandidateVerdict.BLOCKED:
-        confirming = tuple(block for block in blocks if block.blocker in route.paid_on)
+        confirming = tuple([block for block in blocks if block.blocker in route.paid_on])
     return Evaluation(candidate, verdict, out.blocker, confirming, until, out.fact, None, facts)
 
 
@@ -210,8 +215,8 @@ def _read_balance(account: FactGroup, own: FactGroup, now: Instant, found: _Find
     seen_any = False
     words = [row for row in (account.available, own.available) if row is not None]
     for currencies in account.balances + own.balances:
-        seen = [fact for fact in currencies if not is_forgotten(fact, now)]
-        fresh = [fact for fact in seen if is_fresh(fact, now)]
+        fresh = [fact for fact in currencies if is_fresh(fact, now)]
+        seen = fresh if len(fresh) == len(currencies) else [f for f in currencies if not is_forgotten(f, now)]
         words += [fact for fact in seen if fact.value.available is True]  # type: ignore[union-attr] # a Balance
         seen_any = seen_any or bool(seen)
         if any(_has_money(fact) for fact in fresh):
