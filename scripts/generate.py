@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tidegate_server.config import json_schema_text, reference
@@ -18,6 +18,15 @@ from tidegate_server.config import json_schema_text, reference
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 STUBS_DOCSTRING = '"""The messages and services of `tidegate.v1`, generated from proto/tidegate/v1. Never edited."""\n'
+
+REASONS = """# Reasons
+
+Generated from the `.proto` files by `make proto`. Two kinds of "no": a **refusal** is an answer by policy (gRPC status
+OK, `verdict` REFUSED, a `Refusal` with one of the first list); an **error** means that no decision was possible (a gRPC
+status with one `ErrorInfo`, domain `tidegate`, and one of the second list). In both cases: do not forward.
+"""
+VALUE = re.compile(r"((?:^ *//.*\n)+)^ *([A-Z0-9_]+) = (\d+);", re.MULTILINE)
+"""A value of an enum behind its comment."""
 
 Producer = Callable[[Path], None]
 
@@ -59,10 +68,34 @@ def write_configuration_reference(target: Path) -> None:
     target.write_text(reference())
 
 
+def write_reasons(target: Path) -> None:
+    """Write the page of reasons: the documentation of two enums, as the .proto files have it."""
+    refusals = [
+        f"### {name}\n\nCode `{name.lower()}`.\n\n{text}\n"
+        for name, text in documented_values("types.proto", "RefusalReason", "REFUSAL_REASON_")
+    ]
+    errors = [
+        f"### {name}\n\n{text}\n"
+        for name, text in documented_values("error_reason.proto", "ErrorReason", "ERROR_REASON_")
+    ]
+    target.write_text("\n".join([REASONS, "## Refusals\n", *refusals, "## Errors\n", *errors]))
+
+
+def documented_values(file: str, enum: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the name without its prefix and the comment as Markdown of each value, but for the unspecified one."""
+    source = (PROTO / "tidegate/v1" / file).read_text()
+    body = source[source.index(f"enum {enum} {{") :].split("\n}\n", 1)[0]
+    for comment, name, number in VALUE.findall(body):
+        if int(number):
+            lines = (line.strip().removeprefix("//").removeprefix(" ") for line in comment.splitlines())
+            yield name.removeprefix(prefix), "\n".join(lines).strip()
+
+
 GENERATED: Mapping[str, Producer] = {
     "clients/python/tidegate/v1": write_stubs,
     "docs/configuration-reference.md": write_configuration_reference,
     "docs/configuration.schema.json": write_configuration_schema,
+    "docs/reasons.md": write_reasons,
 }
 
 

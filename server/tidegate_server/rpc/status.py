@@ -33,6 +33,9 @@ _STORES = {
     "agents": "AGENT_STORE_UNAVAILABLE",
     "decisions": "DECISION_LOG_UNAVAILABLE",
 }
+_FIELDS = {"pin": "pin_id", "flow": "flow_id", "hop": "hop_id", "decision": "decision_id"}
+"""What names such a thing in a request, where that is not the word itself."""
+
 _TOO_MANY = {"feeds": "TOO_MANY_FEEDS", "watchers": "TOO_MANY_WATCHERS"}
 
 
@@ -56,7 +59,7 @@ def outcome_of(error: BaseException) -> Outcome:
         case errors.InvalidRequest(violations=violations):
             return Outcome(code_pb2.INVALID_ARGUMENT, "INVALID_REQUEST", str(error), violations=violations)
         case errors.NotFound(kind=kind, name=name):
-            return Outcome(code_pb2.NOT_FOUND, f"{kind.upper()}_NOT_FOUND", str(error), {kind: name})
+            return Outcome(code_pb2.NOT_FOUND, f"{kind.upper()}_NOT_FOUND", str(error), {_FIELDS.get(kind, kind): name})
         case errors.StoreUnavailable(store=store):
             return Outcome(code_pb2.UNAVAILABLE, _STORES[store], str(error), retry_after=RETRY_SOON)
         case errors.ShuttingDown():
