@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from tidegate_server.core.model import Caller
-from tidegate_server.errors import NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
+from tidegate_server.errors import CredentialInvalid, NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
 from tidegate_server.rpc.access import ACCESS, Access, is_open
+from tidegate_server.rpc.open_calls import OpenCalls, is_cancelled
 from tidegate_server.rpc.status import is_expected, outcome_of, status_of
 from tidegate_server.usecases.identify import CertificateName, Identify
 
@@ -27,6 +28,9 @@ MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 NEVER_SHED = frozenset({"/tidegate.v1.FlowService/ExitHop"})
 """Calls that free something: refusing them under load would only keep the load."""
 
+OWN_TIME = "/tidegate.v1.OperatorService/"
+"""Calls that may take as long as there are pins; every other one has the server's own deadline, too."""
+
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 
 
@@ -35,17 +39,28 @@ def current_caller() -> Caller:
     return _CALLER.get()
 
 
-class Guard(grpc.aio.ServerInterceptor):
-    """Authenticates, authorizes, bounds and translates errors. `identify` may be replaced when credentials reload."""
+class CutOff(Exception):
+    """Something that a call waited for was cancelled under it: a fault of ours, and the caller must not hang on it."""
 
-    def __init__(self, identify: Identify, *, max_calls: int) -> None:
-        self.identify = identify
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Authenticates, authorizes, bounds and translates errors.
+
+    `max_calls` unary calls and `max_streams` streams run at a time; what comes on top is refused at once.
+    """
+
+    def __init__(
+        self, identify: Identify, *, max_calls: int, max_streams: int = 1_000, open_calls: OpenCalls | None = None
+    ) -> None:
+        self.open_calls = open_calls or OpenCalls()
         self.running = 0
+        self.streams = 0
         self.shed = 0
         self.draining = False
+        self._identify = identify
         self._max_calls = max_calls
+        self._max_streams = max_streams
         self._wrapped: dict[str, Handler] = {}
-        self._streams: set[asyncio.Task[Any]] = set()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
 
@@ -61,6 +76,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if handler is None or is_open(method):
                 return handler
             self._wrapped[method] = self._wrap(handler, method)
+        self.open_calls.begin()
         return self._wrapped[method]
 
     async def idle(self) -> None:
@@ -81,8 +97,12 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def end_streams(self) -> None:
         """End the streams that are still open, once `draining`, with a status that says why."""
-        for task in self._streams:
-            task.cancel()
+        self.open_calls.end_streams(ShuttingDown())
+
+    def use(self, identify: Identify) -> None:
+        """Credentials have been read again. A stream lives on unless whoever opened it is nobody now."""
+        self._identify = identify
+        self.open_calls.end_streams(CredentialInvalid(), lambda caller: not identify.knows(caller))
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
         access = ACCESS.get(method, Access((), identity_always=True))
@@ -106,16 +126,22 @@ class Guard(grpc.aio.ServerInterceptor):
         )
 
     def _unary(self, behavior: Any, method: str, access: Access) -> Any:
+        has_own_time = method.startswith(OWN_TIME)
+
         async def guarded(request: Any, context: Context) -> Any:
             try:
                 self._enter(method)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
             try:
+                if has_own_time:
+                    self.open_calls.unlimited()
                 _CALLER.set(self._caller(context, access))
                 return await behavior(request, context)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
+            except asyncio.CancelledError as cancelled:
+                await self._refuse_cancelled(cancelled, method, context)
             finally:
                 self._leave()
 
@@ -123,26 +149,33 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _stream(self, behavior: Any, method: str, access: Access) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
-            task = asyncio.current_task()
-            assert task is not None
-            self._streams.add(task)
+            self.streams += 1
             try:
                 if self.draining:
                     raise ShuttingDown
-                _CALLER.set(self._caller(context, access))
+                if self.streams > self._max_streams:
+                    self.shed += 1
+                    raise Overloaded("streams")
+                caller = self._caller(context, access)
+                _CALLER.set(caller)
+                self.open_calls.unlimited(caller)
                 async for response in behavior(request, context):
                     yield response
-            except asyncio.CancelledError:
-                if not self.draining or context.cancelled():
-                    raise
-                task.uncancel()
-                await refuse(ShuttingDown(), method, context)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
+            except asyncio.CancelledError as cancelled:
+                await self._refuse_cancelled(cancelled, method, context)
             finally:
-                self._streams.discard(task)
+                self.streams -= 1
 
         return guarded
+
+    async def _refuse_cancelled(self, cancelled: asyncio.CancelledError, method: str, context: Context) -> None:
+        """Tell the caller, if it is still there, why its work was cancelled: gRPC itself would leave it waiting."""
+        reason = self.open_calls.why_ended()
+        if reason is None and is_cancelled():  # by gRPC: the caller is gone
+            raise cancelled
+        await refuse(reason or CutOff(), method, context)
 
     def _enter(self, method: str) -> None:
         if self.draining and method not in NEVER_SHED:
@@ -159,7 +192,7 @@ class Guard(grpc.aio.ServerInterceptor):
             self._idle.set()
 
     def _caller(self, context: Context, access: Access) -> Caller:
-        caller = self.identify(
+        caller = self._identify(
             _authorization(context), _certificate_names(context), identity_needed=access.identity_always
         )
         if caller.roles.isdisjoint(access.roles):

@@ -14,6 +14,7 @@ from tidegate_server.core.model import SECOND, Nanos
 from tidegate_server.ports import Clock
 from tidegate_server.rpc import health
 from tidegate_server.rpc.guard import Guard
+from tidegate_server.rpc.open_calls import OpenCalls
 from tidegate_server.stores.guarded_flows import GuardedFlowStore
 from tidegate_server.stores.memory_facts import MemoryFactStore
 from tidegate_server.stores.sqlite_agents import SqliteAgentStore
@@ -34,6 +35,9 @@ RELOAD_EVERY: Nanos = SECOND
 
 LAST_WORDS = 0.2
 """Seconds for what was said or asked last to get across: a health Watch's NOT_SERVING, a call on its way here."""
+
+STREAMS_BESIDES_FEEDS = 256
+"""Streams that are no accepted feed: those that watch flows (bounded by themselves), and what has said no hello yet."""
 
 
 async def serve(
@@ -76,7 +80,7 @@ class Running:
             log.error("the configuration was not taken over, the last good one serves:\n%s", self.source.error)
             return
         await self.application.apply()
-        self.application.guard.identify = identify(self.source.configuration, self._state.local_token)
+        self.application.guard.use(identify(self.source.configuration, self._state.local_token))
         log.info("configuration revision %s", self.source.revision)
 
     async def follow(self) -> None:
@@ -95,23 +99,29 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     state = open_state(configuration)
     stack.callback(state.directory.close)
     stores = await _open_embedded(state, clock, stack)
-    guard = Guard(identify(configuration, state.local_token), max_calls=configuration.limits.max_concurrent_calls)
+    limits = configuration.limits
+    guard = Guard(
+        identify(configuration, state.local_token),
+        max_calls=limits.max_concurrent_calls,
+        max_streams=2 * limits.max_feeds + STREAMS_BESIDES_FEEDS,
+        open_calls=OpenCalls(clock, limits.default_deadline),
+    )
     keys = Secrets(state.pin_key, state.tracestate_keys)
-    application = Application(source, stores, keys, guard, clock)
+    certificates = Certificates(configuration.tls) if configuration.tls is not None else None
+    application = Application(source, stores, keys, guard, clock, certificates.warnings if certificates else tuple)
     running = Running(source, state, application, clock)
     application.log.start()
     stack.push_async_callback(application.close)
 
     server = grpc.aio.server(interceptors=[guard], options=server_options(configuration))
     needs = application.add_to(server)
-    certificates = Certificates(configuration.tls) if configuration.tls is not None else None
     running.addresses = listen(server, configuration.listen, certificates)
     application.health.start(needs)
     if configuration.health is not None:  # before the drain in the stack, so that it says NOT_SERVING to the end
         await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
     stack.push_async_callback(_drain, server, application, configuration.drain_grace)
     await server.start()
-    for task in (application.health.watch(), application.tend(), running.follow()):
+    for task in (application.health.watch(), application.tend(), guard.open_calls.tend(), running.follow()):
         stack.push_async_callback(_cancel, asyncio.create_task(task))
     application.health.refresh()
     return running
@@ -150,12 +160,20 @@ async def _drain(server: grpc.aio.Server, application: Application, grace: Nanos
     application.health.drain()
     guard.draining = True
     application.feeds.drain()
-    await asyncio.sleep(LAST_WORDS)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace / SECOND):
+            await _quiet(guard.open_calls)
             await guard.idle()
     guard.end_streams()
     await server.stop(LAST_WORDS)
+
+
+async def _quiet(calls: OpenCalls) -> None:
+    """Return when no call has come for LAST_WORDS: then gRPC's queue is empty, and callers have gone elsewhere."""
+    seen = -1
+    while seen != calls.begun:
+        seen = calls.begun
+        await asyncio.sleep(LAST_WORDS)
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

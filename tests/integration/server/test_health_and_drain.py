@@ -194,7 +194,7 @@ async def test_draining_says_not_serving_first_closes_streams_and_finishes_what_
         assert await seen(watching) == SERVING
         flows = flow_pb2_grpc.FlowServiceStub(channel).WatchFlows(flow_pb2.WatchFlowsRequest())
         flows_end = asyncio.ensure_future(flows.read())
-        await until(lambda: len(stop._streams) == 2)
+        await until(lambda: stop.streams == 2)
 
         slow = asyncio.ensure_future(server.admit())
         await collector.asked()
