@@ -90,7 +90,10 @@ class Measures:
 
     def store(self, name: str, operation: str) -> Latency:
         """The latency of one operation of one store."""
-        return self.stores.setdefault((name, operation), Latency())
+        latency = self.stores.get((name, operation))
+        if latency is None:
+            latency = self.stores[name, operation] = Latency()
+        return latency
 
     def totals(self) -> Totals:
         """The sums now."""

@@ -1,110 +1,230 @@
-"""The ports, measured: each operation's time and its failures. What is read without I/O is passed through."""
+"""The ports, measured: each operation's time and its failures. What is read without I/O is passed through.
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+Every method is the port's; see `ports`.
+"""
 
-from tidegate_server.core.flow.model import Entered, FlowAsk, HopAsk, Misused, Refused
-from tidegate_server.core.model import Instant, Pin, RefusalReason, StoredPin
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from tidegate_server.core.decision_record import DecisionRecord, Tally
+from tidegate_server.core.facts import FactGroup
+from tidegate_server.core.flow.model import (
+    Entered,
+    Exited,
+    Flow,
+    FlowAsk,
+    FlowKey,
+    FlowPage,
+    FlowPlace,
+    HopAsk,
+    Listener,
+    Missing,
+    Misused,
+    Recorded,
+    Refused,
+)
+from tidegate_server.core.model import (
+    Blocker,
+    Fact,
+    Instant,
+    ObservationResult,
+    Pin,
+    RefusalReason,
+    StoredPin,
+    WallTime,
+)
+from tidegate_server.core.policy import FreshnessLimits
+from tidegate_server.core.selection.model import Turn, Vector
 from tidegate_server.errors import StoreUnavailable
 from tidegate_server.metrics.measures import Latency, Measures
-from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, FlowStore, PinStore
+from tidegate_server.ports import (
+    AgentEntry,
+    AgentStore,
+    Clock,
+    DecisionFilter,
+    DecisionPage,
+    DecisionStore,
+    FactFilter,
+    FactStore,
+    FlowStore,
+    PinCensus,
+    PinFilter,
+    PinPage,
+    PinStore,
+)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _GUARD_UNAVAILABLE = RefusalReason.FLOW_GUARD_UNAVAILABLE.name.lower()
 
 
-def timed(
-    call: Callable[P, Awaitable[T]], latency: Latency, now: Callable[[], Instant]
-) -> Callable[P, Coroutine[Any, Any, T]]:
-    """`call`, with its time observed and its failures counted."""
+class _Timing:
+    """One operation, while it lasts."""
 
-    async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-        started = now()
-        try:
-            return await call(*args, **kwargs)
-        except StoreUnavailable:
-            latency.errors += 1
-            raise
-        finally:
-            latency.observe(now() - started)
+    __slots__ = ("_latency", "_now", "_started")
 
-    return measured
+    def __init__(self, latency: Latency, now: Callable[[], Instant]) -> None:
+        self._latency = latency
+        self._now = now
+
+    def __enter__(self) -> None:
+        self._started = self._now()
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._latency.observe(self._now() - self._started)
+        if kind is not None and issubclass(kind, StoreUnavailable):
+            self._latency.errors += 1
+
+
+class _Timer:
+    """Times the operations of one store."""
+
+    def __init__(self, name: str, measures: Measures, clock: Clock) -> None:
+        self._name = name
+        self._measures = measures
+        self._now = clock.monotonic
+
+    def __call__(self, operation: str) -> _Timing:
+        return _Timing(self._measures.store(self._name, operation), self._now)
 
 
 class MeasuredPins:
     """A PinStore; pins that it stored first are counted."""
 
     def __init__(self, store: PinStore, measures: Measures, clock: Clock) -> None:
-        now = clock.monotonic
+        self._store = store
+        self._timed = _Timer("pins", measures, clock)
         self._measures = measures
-        self._create = timed(store.create, measures.store("pins", "create"), now)
-        self.get = timed(store.get, measures.store("pins", "get"), now)
-        self.list = timed(store.list, measures.store("pins", "list"), now)
-        self.retire = timed(store.retire, measures.store("pins", "retire"), now)
-        self.verify = timed(store.verify, measures.store("pins", "verify"), now)
-        self.fingerprints = timed(store.fingerprints, measures.store("pins", "fingerprints"), now)
-        self.peek = store.peek
-        self.warnings = store.warnings
-        self.healthy = store.healthy
-        self.close = store.close
+
+    async def get(self, pin_id: bytes) -> StoredPin | None:
+        with self._timed("get"):
+            return await self._store.get(pin_id)
+
+    def peek(self, pin_id: bytes) -> Pin | None:
+        return self._store.peek(pin_id)
 
     async def create(self, pin: Pin) -> tuple[StoredPin, bool]:
-        """See `ports.PinStore`."""
-        stored, is_ours = await self._create(pin)
+        with self._timed("create"):
+            stored, is_ours = await self._store.create(pin)
         self._measures.pins_created += is_ours
         return stored, is_ours
 
+    async def list(self, which: PinFilter, *, after: bytes, limit: int) -> PinPage:
+        with self._timed("list"):
+            return await self._store.list(which, after=after, limit=limit)
+
+    async def retire(self, which: PinFilter, *, who: str, when: WallTime, why: str, dry_run: bool) -> int:
+        with self._timed("retire"):
+            return await self._store.retire(which, who=who, when=when, why=why, dry_run=dry_run)
+
+    async def verify(self) -> PinCensus:
+        with self._timed("verify"):
+            return await self._store.verify()
+
+    async def fingerprints(self) -> Mapping[tuple[str, str, str, str], int]:
+        with self._timed("fingerprints"):
+            return await self._store.fingerprints()
+
+    def warnings(self) -> Sequence[str]:
+        return self._store.warnings()
+
+    def healthy(self) -> bool:
+        return self._store.healthy()
+
+    async def close(self) -> None:
+        await self._store.close()
+
 
 class MeasuredFacts:
-    """A FactStore; only what may leave the process is timed."""
+    """A FactStore."""
 
     def __init__(self, store: FactStore, measures: Measures, clock: Clock) -> None:
-        self.put = timed(store.put, measures.store("facts", "put"), clock.monotonic)
-        self.clear = timed(store.clear, measures.store("facts", "clear"), clock.monotonic)
-        self.groups = store.groups
-        self.facts = store.facts
-        self.relimit = store.relimit
-        self.subscribe = store.subscribe
-        self.healthy = store.healthy
+        self._store = store
+        self._timed = _Timer("facts", measures, clock)
+
+    def groups(self) -> Mapping[tuple[str, str], FactGroup]:
+        return self._store.groups()
+
+    def facts(self, providers: frozenset[str]) -> Sequence[Fact]:
+        return self._store.facts(providers)
+
+    async def put(self, facts: Sequence[Fact], retract: FactFilter | None = None) -> Sequence[ObservationResult]:
+        with self._timed("put"):
+            return await self._store.put(facts, retract)
+
+    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
+        with self._timed("clear"):
+            return await self._store.clear(provider, model, blocker)
+
+    def relimit(self, limits: FreshnessLimits) -> None:
+        self._store.relimit(limits)
+
+    def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        return self._store.subscribe(changed)
+
+    def healthy(self) -> bool:
+        return self._store.healthy()
 
 
 class MeasuredFlows:
     """A FlowStore; refusals are counted by the limit that said no, whoever asked."""
 
     def __init__(self, store: FlowStore, measures: Measures, clock: Clock) -> None:
-        now = clock.monotonic
+        self._store = store
+        self._timed = _Timer("flows", measures, clock)
         self._measures = measures
-        self._enter = timed(store.enter, measures.store("flows", "enter"), now)
-        self._would_enter = timed(store.would_enter, measures.store("flows", "would_enter"), now)
-        self._check = timed(store.check, measures.store("flows", "check"), now)
-        self.cancel = timed(store.cancel, measures.store("flows", "cancel"), now)
-        self.exit = timed(store.exit, measures.store("flows", "exit"), now)
-        self.record = timed(store.record, measures.store("flows", "record"), now)
-        self.get = timed(store.get, measures.store("flows", "get"), now)
-        self.list = timed(store.list, measures.store("flows", "list"), now)
-        self.sweep = timed(store.sweep, measures.store("flows", "sweep"), now)
-        self.subscribe = store.subscribe
-        self.healthy = store.healthy
-        self.close = store.close
 
     async def enter(self, ask: HopAsk) -> Entered | Refused | Misused:
-        """See `ports.FlowStore`."""
-        answer = await self._judged(self._enter(ask))
+        with self._timed("enter"):
+            answer = await self._judged(self._store.enter(ask))
         if isinstance(answer, Entered) and not answer.repeated:
             self._measures.hops_entered += 1
         return answer
 
     async def would_enter(self, ask: HopAsk, *, count: bool) -> Refused | Misused | None:
-        """See `ports.FlowStore`. What the flow does not count, for a dry run, is not counted here."""
-        if not count:
-            return await self._would_enter(ask, count=False)
-        return await self._judged(self._would_enter(ask, count=True))
+        with self._timed("would_enter"):
+            asked = self._store.would_enter(ask, count=count)
+            return await (self._judged(asked) if count else asked)  # what its flow does not count is not counted here
 
     async def check(self, ask: FlowAsk) -> Refused | None:
-        """See `ports.FlowStore`."""
-        return await self._judged(self._check(ask))
+        with self._timed("check"):
+            return await self._judged(self._store.check(ask))
+
+    async def cancel(self, key: FlowKey, hop_id: str) -> None:
+        with self._timed("cancel"):
+            return await self._store.cancel(key, hop_id)
+
+    async def exit(self, key: FlowKey, hop_id: str, tokens: int, success: bool) -> Exited | Missing:
+        with self._timed("exit"):
+            return await self._store.exit(key, hop_id, tokens, success)
+
+    async def record(self, key: FlowKey, hop_id: str, tokens: int, request_id: str) -> Recorded | Missing | Misused:
+        with self._timed("record"):
+            return await self._store.record(key, hop_id, tokens, request_id)
+
+    async def get(self, key: FlowKey) -> tuple[Flow, WallTime] | None:
+        with self._timed("get"):
+            return await self._store.get(key)
+
+    async def list(
+        self, namespace: str, *, open_only: bool, after: FlowPlace | None, limit: int
+    ) -> tuple[FlowPage, WallTime]:
+        with self._timed("list"):
+            return await self._store.list(namespace, open_only=open_only, after=after, limit=limit)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        return self._store.subscribe(listener)
+
+    async def sweep(self, limit: int) -> int:
+        with self._timed("sweep"):
+            return await self._store.sweep(limit)
+
+    def healthy(self) -> bool:
+        return self._store.healthy()
+
+    async def close(self) -> None:
+        await self._store.close()
 
     async def _judged(self, call: Awaitable[T]) -> T:
         try:
@@ -121,29 +241,81 @@ class MeasuredAgents:
     """An AgentStore."""
 
     def __init__(self, store: AgentStore, measures: Measures, clock: Clock) -> None:
-        now = clock.monotonic
-        self.get = timed(store.get, measures.store("agents", "get"), now)
-        self.named = timed(store.named, measures.store("agents", "named"), now)
-        self.entries = timed(store.entries, measures.store("agents", "entries"), now)
-        self.put = timed(store.put, measures.store("agents", "put"), now)
-        self.remove = timed(store.remove, measures.store("agents", "remove"), now)
-        self.append_turn = timed(store.append_turn, measures.store("agents", "append_turn"), now)
-        self.turns = timed(store.turns, measures.store("agents", "turns"), now)
-        self.forget_sessions = timed(store.forget_sessions, measures.store("agents", "forget_sessions"), now)
-        self.vectors = timed(store.vectors, measures.store("agents", "vectors"), now)
-        self.put_vectors = timed(store.put_vectors, measures.store("agents", "put_vectors"), now)
-        self.healthy = store.healthy
-        self.close = store.close
+        self._store = store
+        self._timed = _Timer("agents", measures, clock)
+
+    async def get(self, namespace: str, agent_id: str) -> AgentEntry | None:
+        with self._timed("get"):
+            return await self._store.get(namespace, agent_id)
+
+    async def named(self, namespace: str, name: str) -> Sequence[AgentEntry]:
+        with self._timed("named"):
+            return await self._store.named(namespace, name)
+
+    async def entries(self, namespace: str, *, after: str, limit: int) -> Sequence[AgentEntry]:
+        with self._timed("entries"):
+            return await self._store.entries(namespace, after=after, limit=limit)
+
+    async def put(self, namespace: str, entry: AgentEntry, *, replaces: AgentEntry | None) -> bool:
+        with self._timed("put"):
+            return await self._store.put(namespace, entry, replaces=replaces)
+
+    async def remove(self, namespace: str, entry: AgentEntry) -> bool:
+        with self._timed("remove"):
+            return await self._store.remove(namespace, entry)
+
+    async def append_turn(self, namespace: str, session: str, turn: Turn, *, keep: int, when: WallTime) -> None:
+        with self._timed("append_turn"):
+            return await self._store.append_turn(namespace, session, turn, keep=keep, when=when)
+
+    async def turns(self, namespace: str, session: str, *, limit: int) -> Sequence[Turn]:
+        with self._timed("turns"):
+            return await self._store.turns(namespace, session, limit=limit)
+
+    async def forget_sessions(self, before: WallTime) -> int:
+        with self._timed("forget_sessions"):
+            return await self._store.forget_sessions(before)
+
+    async def vectors(self, space: str, digests: Sequence[bytes]) -> Mapping[bytes, Vector]:
+        with self._timed("vectors"):
+            return await self._store.vectors(space, digests)
+
+    async def put_vectors(self, space: str, vectors: Mapping[bytes, Vector]) -> None:
+        with self._timed("put_vectors"):
+            return await self._store.put_vectors(space, vectors)
+
+    def healthy(self) -> bool:
+        return self._store.healthy()
+
+    async def close(self) -> None:
+        await self._store.close()
 
 
 class MeasuredDecisions:
     """A DecisionStore."""
 
     def __init__(self, store: DecisionStore, measures: Measures, clock: Clock) -> None:
-        now = clock.monotonic
-        self.write = timed(store.write, measures.store("decisions", "write"), now)
-        self.list = timed(store.list, measures.store("decisions", "list"), now)
-        self.totals = timed(store.totals, measures.store("decisions", "totals"), now)
-        self.purge = timed(store.purge, measures.store("decisions", "purge"), now)
-        self.healthy = store.healthy
-        self.close = store.close
+        self._store = store
+        self._timed = _Timer("decisions", measures, clock)
+
+    async def write(self, records: Sequence[DecisionRecord]) -> None:
+        with self._timed("write"):
+            return await self._store.write(records)
+
+    async def list(self, which: DecisionFilter, *, before: int, limit: int) -> DecisionPage:
+        with self._timed("list"):
+            return await self._store.list(which, before=before, limit=limit)
+
+    async def totals(self, namespace: str) -> Sequence[Tally]:
+        with self._timed("totals"):
+            return await self._store.totals(namespace)
+
+    async def purge(self, before: WallTime) -> int:
+        with self._timed("purge"):
+            return await self._store.purge(before)
+
+    def healthy(self) -> bool:
+        return self._store.healthy()
+
+    async def close(self) -> None:
+        await self._store.close()

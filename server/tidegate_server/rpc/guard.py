@@ -99,6 +99,11 @@ class Guard(grpc.aio.ServerInterceptor):
         """End the streams that are still open, once `draining`, with a status that says why."""
         self.open_calls.end_streams(ShuttingDown())
 
+    @property
+    def identify(self) -> Identify:
+        """The credentials in force."""
+        return self._identify
+
     def use(self, identify: Identify) -> None:
         """Credentials have been read again. A stream lives on unless whoever opened it is nobody now."""
         self._identify = identify
