@@ -1,5 +1,6 @@
 """Calls over a real connection: retries, deadlines, identity and typed errors, in both clients."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
@@ -166,3 +167,29 @@ async def test_a_token_file_that_is_gone_fails_closed(target: str, tmp_path: Pat
     assert not answer.may_forward
     assert answer.error is not None
     assert answer.error.code is Unauthenticated.code
+
+
+async def test_a_network_where_a_handshake_takes_its_time_is_no_dead_server(servicer: Scripted, target: str) -> None:
+    connections = []
+    ended = asyncio.Event()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    async def far_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await asyncio.sleep(0.3)  # the network, not the test, is slow
+        there, back = await asyncio.open_unix_connection(target.removeprefix("unix:"))
+        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+        ended.set()
+
+    servicer.script = [admitted]
+    proxy = await asyncio.start_server(far_away, "127.0.0.1", 0)
+    async with proxy, AsyncClient(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}", retry=NO_RETRY) as client:
+        assert (await client.admit("m", "w", 1)).may_forward
+        proxy.close()
+    await ended.wait()
+    assert len(connections) == 1
