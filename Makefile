@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format proto lock bench soak clean
+.PHONY: help run test test-gateways lint format proto lock bench soak clean
 
 help:  ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Two levels of installation, each made again when what it is made from changes:
 # `run` holds what ships, `dev` the rest (generators, checkers, test servers).
@@ -29,6 +29,9 @@ run: $(VENV)/run  ## serve on 127.0.0.1:50051 with a stand-in engine, accounts a
 test: $(VENV)/dev  ## install what the suite needs and run every test that this machine can run
 	@$(BIN)/python scripts/run_tests.py
 
+test-gateways: $(VENV)/dev  ## build the Go and Node clients and examples, run them and Envoy against real servers
+	@$(BIN)/python scripts/test_gateways.py
+
 lint: $(VENV)/dev  ## formatting, types, import rules, protocol
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -45,6 +48,7 @@ format: $(VENV)/dev  ## rewrite the formatting
 
 proto: $(VENV)/dev  ## generate the stubs and the other generated files again
 	$(BIN)/python scripts/generate.py
+	@! command -v go >/dev/null || ! command -v npm >/dev/null || $(BIN)/python -m scripts.generate_clients
 
 lock: $(VENV)/dev  ## choose the newest versions that pyproject.toml allows
 	$(BIN)/python scripts/lock.py
@@ -56,4 +60,4 @@ soak: $(VENV)/dev  ## the long tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean:  ## remove what the other commands made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist clients/node/dist clients/node/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
