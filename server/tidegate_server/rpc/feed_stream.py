@@ -6,16 +6,20 @@ from typing import TypeAlias
 
 from tidegate.v1 import admission_pb2 as wire
 
-from tidegate_server.core.model import Caller
+from tidegate_server.core.model import SECOND, Caller, Nanos
 from tidegate_server.core.requests import id_fault
 from tidegate_server.errors import FieldViolation, InvalidRequest, ProviderNotAllowed
 from tidegate_server.ports import Clock
 from tidegate_server.rpc.fact_mapping import duration, nanos_of, observation_of, timestamp
+from tidegate_server.usecases.deadlines import within
 from tidegate_server.usecases.feeds import Feeds, Session
 from tidegate_server.usecases.report import Report, Retraction, Told
 
 MAX_BATCH_BYTES = 1024 * 1024
 """The largest batch (§6)."""
+
+HELLO_WITHIN: Nanos = 10 * SECOND
+"""How long a stream may be open before it says who it is."""
 
 Requests: TypeAlias = AsyncIterator[wire.CapacityFeedRequest]
 Said: TypeAlias = wire.CapacityFeedResponse | BaseException | None
@@ -31,8 +35,8 @@ class FeedStreams:
         self._clock = clock
 
     async def serve(self, requests: Requests, caller: Caller) -> AsyncIterator[wire.CapacityFeedResponse]:
-        """The answers to one stream, until either side ends it."""
-        session = await _session(requests, caller)
+        """The answers to one stream, until either side ends it. A stream that never says hello times out."""
+        session = await within(self._clock, HELLO_WITHIN, _session(requests, caller))
         self._feeds.open(session)
         said: asyncio.Queue[Said] = asyncio.Queue(maxsize=16)
         tasks = (

@@ -8,6 +8,9 @@ from tidegate_server.core.model import Caller, Instant, Nanos
 from tidegate_server.errors import FeedReplaced, Overloaded, ShuttingDown, TidegateError
 from tidegate_server.usecases.changes import Changes
 
+ASKED = 256
+"""Refreshes that wait for one collector to read them."""
+
 
 class RefreshAsked(NamedTuple):
     """What goes to a collector: observe these providers again, before the deadline."""
@@ -26,7 +29,7 @@ class Session:
         self.providers = providers
         self.can_refresh = can_refresh
         self.interval = interval
-        self.asked: asyncio.Queue[RefreshAsked] = asyncio.Queue()
+        self.asked: asyncio.Queue[RefreshAsked] = asyncio.Queue(ASKED)
         self.ended: asyncio.Future[TidegateError | None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -152,6 +155,8 @@ class Feeds:
     def _send(self, session: Session, provider: str, refresh: _Refresh) -> None:
         self._last_id += 1
         refresh.open[session] = self._last_id
+        if session.asked.full():  # it does not read; what it was asked first is over by now
+            session.asked.get_nowait()
         session.asked.put_nowait(RefreshAsked(self._last_id, (provider,), refresh.until))
 
     def _leave(self, session: Session, reason: TidegateError | None) -> None:

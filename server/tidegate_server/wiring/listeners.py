@@ -18,6 +18,13 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 SHORTEST_PING_MS = 5_000
 """The most often that a client may ping without a call: grpc-go's own shortest is 10 s. Two strikes, then GOAWAY."""
 
+STREAMS_PER_CONNECTION = 1_000
+"""RPCs of one connection at a time. More wait on the client's side: the first back-pressure, before any refusal."""
+
+HANDSHAKE_MS = 10_000
+METADATA_BYTES = 8_192
+"""How long a connection may take to become one, and how much metadata a call may bring (§11: trailers keep to it)."""
+
 
 class CannotListen(TidegateError):
     """An address is taken, or not ours."""
@@ -29,6 +36,10 @@ def server_options(configuration: Configuration) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # on by default, and then a second, different server shares the port in silence
         ("grpc.max_receive_message_length", configuration.limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
