@@ -8,7 +8,6 @@ import pytest
 from tidegate.v1 import admission_pb2 as wire
 from tidegate.v1 import types_pb2
 from tidegate_server.core.model import SECOND
-from tidegate_server.wiring.clock import SystemClock
 
 from tests.integration.server.harness import CONFIG, Served, balance, failure, health, quota, route, serving, until
 
@@ -295,18 +294,6 @@ async def test_feeds_that_go_away_leave_nothing_behind(tmp_path: Path) -> None:
         await until(lambda: server.sessions == 0)
         await until(lambda: len(asyncio.all_tasks()) <= before)
         await nothing_is_left(server)
-
-
-async def test_a_short_deadline_is_kept(tmp_path: Path) -> None:
-    async with serving(tmp_path, clock=SystemClock()) as server, server.collector() as collector:
-        with_time_left = await server.admit(timeout=1.0, worker_id="warm", dry_run=True)  # the channel is connected
-        assert with_time_left.verdict == REFUSED
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        refused = await server.admit(timeout=0.05)
-        assert loop.time() - began < 0.05
-        assert refused.refusal.reason == CAPACITY_UNKNOWN
-        assert (await collector.asked()).deadline.ToNanoseconds() <= SECOND // 20
 
 
 async def test_no_deadline_is_an_ordinary_answer_under_the_servers_own_cap(tmp_path: Path) -> None:
