@@ -55,6 +55,10 @@ class Clock(Protocol):
         """Return when that much time has passed on the monotonic clock."""
         ...
 
+    def after(self, length: Nanos, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` on the event loop when that much time has passed; return the way to call it off. Costs no task."""
+        ...
+
 
 class PinFilter(NamedTuple):
     """Which pins an operator means; an empty field does not filter."""
@@ -185,6 +189,18 @@ class FactStore(Protocol):
 
     def healthy(self) -> bool:
         """Whether the facts are known to be whole: a replica that missed a change is not."""
+        ...
+
+
+class Peers(Protocol):
+    """Messages to all other replicas, in the order in which each of them speaks. Any of them may be lost."""
+
+    def send(self, message: bytes) -> None:
+        """Say it to all that listen; never blocks, never raises."""
+        ...
+
+    def listen(self, heard: Callable[[bytes], None]) -> None:
+        """Call `heard` with each message, one's own included. It must not block or raise."""
         ...
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 from tidegate_server.core.facts import fact_key
 from tidegate_server.core.freshness import stale_at
@@ -19,7 +20,7 @@ class FakeClock:
     def __init__(self, monotonic: Instant = 1000 * SECOND, wall: WallTime = EPOCH) -> None:
         self._monotonic = monotonic
         self._wall = wall
-        self._sleepers: list[tuple[Instant, int, asyncio.Future[None]]] = []
+        self._timers: list[tuple[Instant, int, Callable[[], object]]] = []
         self._order = itertools.count()
 
     def monotonic(self) -> Instant:
@@ -33,22 +34,41 @@ class FakeClock:
     async def sleep(self, length: Nanos) -> None:
         """Return when `advance` has passed that much time."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._monotonic + length, next(self._order), future))
-        await future
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        cancel = self.after(length, wake)
+        try:
+            await future
+        finally:
+            cancel()
+
+    def after(self, length: Nanos, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` when `advance` has passed that much time."""
+        timer = (self._monotonic + length, next(self._order), do)
+        heapq.heappush(self._timers, timer)
+
+        def cancel() -> None:
+            if timer in self._timers:
+                self._timers.remove(timer)
+                heapq.heapify(self._timers)
+
+        return cancel
 
     def step_wall(self, by: Nanos) -> None:
         """Set the wall clock forward or back."""
         self._wall += by
 
     async def advance(self, by: Nanos) -> None:
-        """Let time pass, waking every sleeper at its own instant, and let what they wake run."""
+        """Let time pass, running every timer at its own instant, and let what it wakes run."""
         end = self._monotonic + by
         await self._settle()
-        while self._sleepers and self._sleepers[0][0] <= end:
-            at, _, future = heapq.heappop(self._sleepers)
+        while self._timers and self._timers[0][0] <= end:
+            at, _, do = heapq.heappop(self._timers)
             self._move(at)
-            if not future.done():
-                future.set_result(None)
+            do()
             await self._settle()
         self._move(end)
 

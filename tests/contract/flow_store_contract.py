@@ -8,7 +8,7 @@ once, state that lasts, time, pages, and being told of changes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -51,6 +51,7 @@ class ManualClock:
     def __init__(self, wall: int = 1_800_000_000 * SECOND) -> None:
         self._wall = wall
         self._monotonic = 5_000 * SECOND
+        self._timers: list[tuple[int, Callable[[], object]]] = []
 
     def monotonic(self) -> int:
         return self._monotonic
@@ -62,9 +63,22 @@ class ManualClock:
         self.advance(length)
         await asyncio.sleep(0)
 
+    def after(self, length: Nanos, do: Callable[[], object]) -> Callable[[], object]:
+        timer = (self._monotonic + length, do)
+        self._timers.append(timer)
+
+        def call_off() -> None:
+            if timer in self._timers:
+                self._timers.remove(timer)
+
+        return call_off
+
     def advance(self, length: Nanos) -> None:
         self._monotonic += length
         self._wall += length
+        for timer in [timer for timer in self._timers if timer[0] <= self._monotonic]:
+            self._timers.remove(timer)
+            timer[1]()
 
     def step(self, length: Nanos) -> None:
         self._wall += length

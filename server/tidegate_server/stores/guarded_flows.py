@@ -37,7 +37,7 @@ from tidegate_server.ports import Clock, FlowStore
 Answer = TypeVar("Answer")
 IsAnswer: TypeAlias = Callable[[object], bool]
 
-ANSWER_SECONDS = 0.2
+ANSWER_WITHIN: Nanos = SECOND // 5
 """§8 gives 300 ms until the refusal is out; what is left is for the way there and back."""
 
 PATIENCE = 5
@@ -53,12 +53,11 @@ _log = logging.getLogger(__name__)
 
 
 class GuardedFlowStore:
-    """`inner`, within `answer_seconds` a call."""
+    """`inner`, within ANSWER_WITHIN a call."""
 
-    def __init__(self, inner: FlowStore, clock: Clock, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, inner: FlowStore, clock: Clock) -> None:
         self._inner = inner
         self._clock = clock
-        self._answer_seconds = answer_seconds
         self._failures = 0
         self._failing = False
         self._next_probe: Instant = 0
@@ -124,7 +123,7 @@ class GuardedFlowStore:
     async def close(self) -> None:
         """Let calls that were given up end, within one answer's time, then close the store."""
         if self._given_up:
-            await asyncio.wait(self._given_up, timeout=self._answer_seconds)
+            await asyncio.wait(self._given_up, timeout=ANSWER_WITHIN / SECOND)
         for task in self._given_up:
             task.cancel()
         await self._inner.close()
@@ -140,15 +139,31 @@ class GuardedFlowStore:
             raise StoreUnavailable("flows")
         task = asyncio.ensure_future(call)
         try:
-            done, _ = await asyncio.wait((task,), timeout=self._answer_seconds)
+            await self._wait(task)
         except asyncio.CancelledError:
             self._give_up(task, is_answer, undo)
             raise
-        if not done:
+        if not task.done():
             self._failed("it did not answer in time")
             self._give_up(task, is_answer, undo)
             raise StoreUnavailable("flows")
         return cast("Answer", self._judge(task, is_answer))
+
+    async def _wait(self, task: asyncio.Task[Any]) -> None:
+        """Return when the call has ended or its time is over."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        task.add_done_callback(wake)
+        call_off = self._clock.after(ANSWER_WITHIN, wake)
+        try:
+            await over
+        finally:
+            call_off()
+            task.remove_done_callback(wake)
 
     def _judge(self, task: asyncio.Task[Any], is_answer: IsAnswer) -> object:
         """The answer of a call that has ended, if it is one."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from tidegate_server.core.model import SECOND, Instant, Nanos, WallTime
 
@@ -20,3 +21,7 @@ class SystemClock:
     async def sleep(self, length: Nanos) -> None:
         """Sleep that long on the event loop."""
         await asyncio.sleep(length / SECOND)
+
+    def after(self, length: Nanos, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` on the event loop when that much time has passed."""
+        return asyncio.get_running_loop().call_later(length / SECOND, do).cancel

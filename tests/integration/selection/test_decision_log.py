@@ -10,7 +10,7 @@ import grpc
 import pytest
 from tidegate.v1 import selection_pb2 as wire
 from tidegate_server.core.decision_record import DecisionRecord, Tally
-from tidegate_server.core.model import SECOND, Caller, Nanos, WallTime
+from tidegate_server.core.model import SECOND, Caller
 from tidegate_server.core.selection.record import repick
 from tidegate_server.errors import StoreUnavailable
 from tidegate_server.ports import DecisionFilter, DecisionPage
@@ -60,34 +60,6 @@ class FaultyStore(MemoryDecisionStore):
         if self.refuse:
             raise StoreUnavailable("decisions")
         return await super().list(which, before=before, limit=limit)
-
-
-class ManualClock:
-    """A clock that moves when it is told to; who sleeps on it is woken by that alone."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self._sleepers: list[tuple[int, asyncio.Event]] = []
-
-    def monotonic(self) -> int:
-        return self.now
-
-    def wall(self) -> WallTime:
-        return 100 * DAY + self.now
-
-    async def sleep(self, length: Nanos) -> None:
-        woken = asyncio.Event()
-        self._sleepers.append((self.now + length, woken))
-        await woken.wait()
-
-    async def advance(self, length: Nanos) -> None:
-        """Move on, and let those who are woken by it do what they do."""
-        self.now += length
-        for until, woken in self._sleepers:
-            if until <= self.now:
-                woken.set()
-        for _ in range(20):
-            await asyncio.sleep(0)
 
 
 async def until_written(log: QueuedDecisionLog) -> None:
@@ -261,7 +233,7 @@ async def test_decisions_are_listed_by_page_session_subject_and_id(tmp_path: Pat
 
 
 async def test_statistics_are_a_rollup_of_a_moment() -> None:
-    store, clock = MemoryDecisionStore(), ManualClock()
+    store, clock = MemoryDecisionStore(), FakeClock(wall=100 * DAY)
     stats = GetStats(store, clock)
     caller = ALL.namespace
     await store.write([record(1)])
@@ -281,7 +253,7 @@ async def test_statistics_are_a_rollup_of_a_moment() -> None:
 
 
 async def test_what_is_past_its_retention_goes_at_the_start_and_every_hour() -> None:
-    decisions, agents, clock = MemoryDecisionStore(), MemoryAgentStore(), ManualClock()
+    decisions, agents, clock = MemoryDecisionStore(), MemoryAgentStore(), FakeClock(wall=100 * DAY)
     old, kept = clock.wall() - 30 * DAY - 1, clock.wall() - 30 * DAY + 1
     await decisions.write([record(1)._replace(decide_time=old), record(2)._replace(decide_time=kept)])
     task = asyncio.ensure_future(Retention(decisions, agents, clock, keep=30 * DAY).run())
