@@ -8,9 +8,9 @@ from tidegate.errors import CredentialError, TidegateError
 from tidegate_collectors import cli as collectors
 
 from tidegate_server import errors
-from tidegate_server.cli import admission, agents, check, decisions, flows, health, operator, prove, serve
+from tidegate_server.cli import admission, agents, check, decisions, flows, health, migrate, operator, prove, serve
 
-GROUPS = (serve, check, prove, admission, flows, operator, agents, decisions, health, collectors)
+GROUPS = (serve, check, prove, admission, flows, operator, agents, decisions, migrate, health, collectors)
 """Each adds its own commands: `add_arguments(subparsers)` sets `run`, which returns the exit code."""
 
 

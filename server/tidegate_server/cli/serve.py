@@ -5,6 +5,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tidegate_server import __version__
 from tidegate_server.cli.common import Commands
@@ -37,13 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
         print("tidegate serve: --workers must be 1 or more", file=sys.stderr)
         return 2
     source = ConfigurationSource(arguments.config, listen=arguments.listen, state_directory=arguments.state_directory)
-    if arguments.workers > 1:
-        print("tidegate serve: --workers above 1 needs the shared mode, which this version lacks", file=sys.stderr)
-        return 2
-    from tidegate_server.wiring import serve  # noqa: PLC0415 - gRPC and the stores are for the server only
 
     def started(addresses: Sequence[object]) -> None:
         print(f"listening on {', '.join(map(str, addresses))}", flush=True)
+
+    if arguments.workers > 1:
+        from tidegate_server.wiring.workers import Supervisor  # noqa: PLC0415 - for the server only
+
+        return Supervisor(source, Path(arguments.config), arguments.workers, arguments.log_level).run(started)
+    from tidegate_server.wiring.run import serve  # noqa: PLC0415 - gRPC and the stores are for the server only
 
     asyncio.run(serve(source, started=started))
     return 0

@@ -137,6 +137,15 @@ class Feeds:
             if session.can_refresh and session.covers(provider):
                 self._send(session, provider, refresh)
 
+    def ask_one(self, session: Session, provider: str, until: Instant, now: Instant) -> int:
+        """Have that provider observed again by this collector; the refresh's id, which may be in flight already."""
+        refresh = self._refreshes.get(provider)
+        if refresh is None or not refresh.is_in_flight(now):
+            refresh = self._refreshes[provider] = _Refresh(until)
+        if session not in refresh.open:
+            self._send(session, provider, refresh)
+        return refresh.open[session]
+
     def has_failed(self, provider: str) -> bool:
         """Whether everyone who was asked for that provider has failed."""
         refresh = self._refreshes.get(provider)

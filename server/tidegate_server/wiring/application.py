@@ -23,7 +23,7 @@ from tidegate_server.metrics import (
     Measures,
     MeasureSelections,
 )
-from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, FlowStore, PinStore
+from tidegate_server.ports import AgentStore, Clock, DecisionStore, FactStore, FlowStore, Peers, PinStore
 from tidegate_server.rpc import admission, flow, health, operator, selection
 from tidegate_server.rpc.feed_stream import FeedStreams
 from tidegate_server.rpc.guard import Guard
@@ -43,6 +43,7 @@ from tidegate_server.usecases.pins_operator import ListPins, RetirePins, VerifyP
 from tidegate_server.usecases.policies import Policies
 from tidegate_server.usecases.report import Report
 from tidegate_server.usecases.retention import Retention
+from tidegate_server.usecases.shared_feeds import SharedFeeds
 from tidegate_server.usecases.status import FEATURES, Dependency, Status
 from tidegate_server.usecases.watch_decisions import WatchedDecisions
 from tidegate_server.wiring.envoy import add_envoy_services
@@ -51,13 +52,18 @@ from tidegate_server.wiring.selection import Selection
 
 
 class Stores(NamedTuple):
-    """The opened stores of one mode."""
+    """The opened stores of one mode.
+
+    `peers` are the other replicas, None where there are none; `live_warnings` tells of the server of facts and flows.
+    """
 
     pins: PinStore
     facts: FactStore
     flows: FlowStore
     agents: AgentStore
     decisions: DecisionStore
+    peers: Peers | None = None
+    live_warnings: Callable[[], Sequence[str]] = tuple
 
     def measured(self, measures: Measures, clock: Clock) -> "Stores":
         """The same stores, each operation timed."""
@@ -67,6 +73,8 @@ class Stores(NamedTuple):
             MeasuredFlows(self.flows, measures, clock),
             MeasuredAgents(self.agents, measures, clock),
             MeasuredDecisions(self.decisions, measures, clock),
+            self.peers,
+            self.live_warnings,
         )
 
 
@@ -105,7 +113,7 @@ class Application:
         self._session_ids = session_ids(keys.pins)
         changes = Changes()
         stores.facts.subscribe(changes.tell)
-        self.feeds = Feeds(changes, limits.max_feeds)
+        self.feeds = self._new_feeds(changes, limits.max_feeds)
         self.cold_wait = ColdWait(changes, self.feeds, clock, max_waiters=limits.max_cold_waiters)
         self._flows = Flows(source, stores.flows, keys.tracestate, self.log, clock, self._new_id)
         self.flows = flow.FlowServicer(self._flows.verbs)
@@ -123,9 +131,18 @@ class Application:
         self.operator = operator.OperatorServicer(self.operator_verbs)
 
     @property
+    def facts(self) -> FactStore:
+        """What collectors have told."""
+        return self._stores.facts
+
+    @property
     def selection_verbs(self) -> SelectionVerbs:
         """Those of the configuration in force: they change when it does."""
         return self._selection.verbs
+
+    def _new_feeds(self, changes: Changes, max_feeds: int) -> Feeds:
+        peers = self._stores.peers
+        return Feeds(changes, max_feeds) if peers is None else SharedFeeds(changes, max_feeds, peers, self._clock)
 
     def _admission_verbs(self, pin_ids: PinIds) -> admission.Verbs:
         stores, clock = self._stores, self._clock
@@ -146,7 +163,7 @@ class Application:
         stores = self._stores
         dependencies = {
             "pins": Dependency(stores.pins.healthy, stores.pins.warnings),
-            "facts": Dependency(stores.facts.healthy),
+            "facts": Dependency(stores.facts.healthy, stores.live_warnings),
             "flows": Dependency(stores.flows.healthy),
             "agents": Dependency(stores.agents.healthy),
             "decisions": Dependency(stores.decisions.healthy, self._log_warnings),
@@ -209,7 +226,10 @@ class Application:
         """Drop what is past its time, for ever; a task of the server."""
         keep = self._source.configuration.decision_log.retention
         retention = Retention(self._stores.decisions, self._stores.agents, self._clock, keep=keep)
-        await asyncio.gather(retention.run(), tend(self._stores.flows, self._clock))
+        tasks = [retention.run(), tend(self._stores.flows, self._clock)]
+        if isinstance(self.feeds, SharedFeeds):
+            tasks.append(self.feeds.run())
+        await asyncio.gather(*tasks)
 
     async def close(self) -> None:
         """Write what is queued for the log, and let go of the providers."""

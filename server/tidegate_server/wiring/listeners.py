@@ -30,10 +30,11 @@ class CannotListen(TidegateError):
     """An address is taken, or not ours."""
 
 
-def server_options(configuration: Configuration) -> list[tuple[str, int]]:
-    """What every listener keeps to."""
+def server_options(configuration: Configuration, *, shares_port: bool = False) -> list[tuple[str, int]]:
+    """What every listener keeps to. Only the workers of one supervisor share a port."""
     return [
-        ("grpc.so_reuseport", 0),  # on by default, and then a second, different server shares the port in silence
+        # On by default, and then a second, different server shares the port in silence.
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", configuration.limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
@@ -57,7 +58,7 @@ def listen(server: grpc.aio.Server, addresses: Sequence[Address], certificates: 
 
 def _bind(server: grpc.aio.Server, address: Address, certificates: Certificates | None) -> Address:
     if address.path:
-        _refuse_taken_socket(Path(address.path))
+        refuse_taken_socket(Path(address.path))
     try:
         if certificates is not None and not address.path:
             port = server.add_secure_port(str(address), certificates.credentials())
@@ -68,7 +69,7 @@ def _bind(server: grpc.aio.Server, address: Address, certificates: Certificates 
     return address if address.path else address._replace(port=port)
 
 
-def _refuse_taken_socket(path: Path) -> None:
+def refuse_taken_socket(path: Path) -> None:
     """gRPC replaces whatever lies at a unix socket's path: a living server's socket, too. That must not happen."""
     try:
         mode = path.lstat().st_mode

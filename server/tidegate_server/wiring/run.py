@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeAlias
 
 import grpc
 
 from tidegate_server.config import Address, ConfigurationSource
 from tidegate_server.core.model import SECOND, Nanos
+from tidegate_server.errors import UnsafeState
 from tidegate_server.ports import Clock
 from tidegate_server.rpc import health
 from tidegate_server.rpc.guard import Guard
@@ -22,6 +24,7 @@ from tidegate_server.stores.sqlite_decisions import SqliteDecisionStore
 from tidegate_server.stores.sqlite_flows import SqliteFlowStore
 from tidegate_server.stores.sqlite_pins import SqlitePinStore
 from tidegate_server.usecases.deadlines import within
+from tidegate_server.wiring.admin import open_admin
 from tidegate_server.wiring.application import Application, Secrets, Stores
 from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.credentials import Certificates, identify
@@ -40,15 +43,24 @@ STREAMS_BESIDES_FEEDS = 256
 """Streams that are no accepted feed: those that watch flows (bounded by themselves), and what has said no hello yet."""
 
 
+TakeOver: TypeAlias = Callable[[], Awaitable[None]]
+"""Returns when all workers take a new configuration over."""
+
+
 async def serve(
-    source: ConfigurationSource, *, clock: Clock | None = None, started: Callable[[Sequence[Address]], None] = print
+    source: ConfigurationSource,
+    *,
+    clock: Clock | None = None,
+    started: Callable[[Sequence[Address]], None] = print,
+    worker: TakeOver | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `started` is told the addresses, with the ports that were given.
 
-    Raises UnsafeState, CannotListen: then nothing was served.
+    `worker` is given in one of several processes that share the port and a supervisor. Raises UnsafeState,
+    CannotListen: then nothing was served.
     """
     async with AsyncExitStack() as stack:
-        running = await start(source, clock or SystemClock(), stack)
+        running = await start(source, clock or SystemClock(), stack, worker=worker)
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,10 +74,19 @@ async def serve(
 class Running:
     """A started server."""
 
-    def __init__(self, source: ConfigurationSource, state: State, application: Application, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: ConfigurationSource,
+        state: State,
+        application: Application,
+        clock: Clock,
+        take_over: TakeOver | None = None,
+    ) -> None:
+        self._take_over = take_over
         self.source = source
         self.application = application
         self.addresses: list[Address] = []
+        self.admin: Address | None = None
         self._state = state
         self._clock = clock
         self._asked = asyncio.Event()
@@ -79,6 +100,8 @@ class Running:
         if not self.source.reload():
             log.error("the configuration was not taken over, the last good one serves:\n%s", self.source.error)
             return
+        if self._take_over is not None:
+            await self._take_over()
         await self.application.apply()
         self.application.guard.use(identify(self.source.configuration, self._state.local_token))
         log.info("configuration revision %s", self.source.revision)
@@ -93,12 +116,14 @@ class Running:
                 await self.reload()
 
 
-async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack) -> Running:
+async def start(
+    source: ConfigurationSource, clock: Clock, stack: AsyncExitStack, *, worker: TakeOver | None = None
+) -> Running:
     """Open the stores, listen and serve; `stack` undoes all of it in order, draining first."""
     configuration = source.configuration
-    state = open_state(configuration)
+    state = open_state(configuration, lock=worker is None)
     stack.callback(state.directory.close)
-    stores = await _open_embedded(state, clock, stack)
+    stores = await _open_stores(source, state, clock, stack)
     limits = configuration.limits
     guard = Guard(
         identify(configuration, state.local_token),
@@ -109,22 +134,35 @@ async def start(source: ConfigurationSource, clock: Clock, stack: AsyncExitStack
     keys = Secrets(state.pin_key, state.tracestate_keys)
     certificates = Certificates(configuration.tls) if configuration.tls is not None else None
     application = Application(source, stores, keys, guard, clock, certificates.warnings if certificates else tuple)
-    running = Running(source, state, application, clock)
+    running = Running(source, state, application, clock, worker)
     application.log.start()
     stack.push_async_callback(application.close)
 
-    server = grpc.aio.server(interceptors=[guard], options=server_options(configuration))
+    options = server_options(configuration, shares_port=worker is not None)
+    server = grpc.aio.server(interceptors=[guard], options=options)
     needs = application.add_to(server)
     running.addresses = listen(server, configuration.listen, certificates)
     application.health.start(needs)
     if configuration.health is not None:  # before the drain in the stack, so that it says NOT_SERVING to the end
-        await _serve_health_alone(configuration.health.listen, application, stack, server_options(configuration))
+        await _serve_health_alone(configuration.health.listen, application, stack, options)
+    running.admin = await open_admin(application, source, clock, stack, is_worker=worker is not None)
     stack.push_async_callback(_drain, server, application, configuration.drain_grace)
     await server.start()
     for task in (application.health.watch(), application.tend(), guard.open_calls.tend(), running.follow()):
         stack.push_async_callback(_cancel, asyncio.create_task(task))
     application.health.refresh()
     return running
+
+
+async def _open_stores(source: ConfigurationSource, state: State, clock: Clock, stack: AsyncExitStack) -> Stores:
+    """The stores of the mode that the configuration asks for."""
+    if not source.configuration.is_shared:
+        return await _open_embedded(state, clock, stack)
+    try:
+        from tidegate_server.wiring.shared import open_shared  # noqa: PLC0415 - its drivers come with extras
+    except ImportError as error:
+        raise UnsafeState(f"the shared mode needs the extras postgres and valkey ({error.name} is missing)") from error
+    return await open_shared(source.configuration, source.policy.freshness, state.pin_key, clock, stack)
 
 
 async def _open_embedded(state: State, clock: Clock, stack: AsyncExitStack) -> Stores:

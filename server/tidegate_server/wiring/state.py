@@ -25,13 +25,16 @@ class State(NamedTuple):
     local_token: str
 
 
-def open_state(configuration: Configuration) -> State:
+def open_state(configuration: Configuration, *, lock: bool = True) -> State:
     """Open and lock the directory; make the pins' key and the local token if this is the first start.
+
+    A worker does not lock it: its supervisor holds the lock for all of them.
 
     Raises UnsafeState when anything in it is not as it must be, or another process has it.
     """
     directory = OwnedDirectory.open(configuration.state_directory)
-    directory.lock()
+    if lock:
+        directory.lock()
     named = configuration.keys.pins
     key = read_key(named) if named is not None else kept_key(directory, PINS, before=PINS_DIRECTORY)
     tracestate = tuple(read_key(path) for path in configuration.keys.tracestate)

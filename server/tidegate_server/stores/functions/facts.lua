@@ -10,7 +10,6 @@ Every change is published whole with its version: [id, version, time, [[field, f
 versions has the table; who misses one reads it anew. Times are microseconds by this server's clock, exact in a double.
 ]==]
 
-local CHANNEL = 'tidegate:fact-changes'
 local LASTS_SECONDS = 8 * 86400 -- a table that nobody writes any more goes by itself
 
 -- `order` is the sample's sequence as text of fixed width; `class` tells what concerns the rules: "available" for an
@@ -79,14 +78,14 @@ local function put(key, field, fact, related, changes)
 end
 
 -- Give the changes a version and tell everybody.
-local function commit(key, time, changes)
+local function commit(key, channel, time, changes)
   if #changes == 0 then return end
   if redis.call('HSETNX', key, 'id', string.format('%.0f', time)) == 1 then redis.call('HSET', key, 'version', 0) end
   local version = redis.call('HINCRBY', key, 'version', 1)
   redis.call('EXPIRE', key, LASTS_SECONDS)
   local packed = cjson.encode(changes)
   local id = redis.call('HGET', key, 'id')
-  redis.call('PUBLISH', CHANNEL, string.format('["%s",%d,%.0f,%s]', id, version, time, packed))
+  redis.call('PUBLISH', channel, string.format('["%s",%d,%.0f,%s]', id, version, time, packed))
 end
 
 local function seen(key, time)
@@ -94,33 +93,33 @@ local function seen(key, time)
   return {values[1] or '', tonumber(values[2] or '0'), string.format('%.0f', time)}
 end
 
--- ARGV: what is taken away, [[field, identity, collector, least age or -1], …]; what is put, [[field, related,
+-- ARGV: the channel; what is taken away, [[field, identity, collector, least age or -1], …]; what is put, [[field, related,
 -- captured, age, ends or -1, ends in, order, observed, class, identity, collector, body], …]. Of the two ways to tell a
 -- time the earlier one counts. One 1 or 0 a fact: accepted or superseded.
 local function change(keys, argv)
   local key, time, changes, results = keys[1], now(), {}, {}
-  for _, gone in ipairs(cjson.decode(argv[1])) do
+  for _, gone in ipairs(cjson.decode(argv[2])) do
     local fact = load(key, gone[1])
     local theirs = fact and fact[FACT.identity] == gone[2] and fact[FACT.collector] == gone[3]
     if theirs and (gone[4] < 0 or fact[FACT.captured] <= time - gone[4]) then remove(key, gone[1], changes) end
   end
-  for i, item in ipairs(cjson.decode(argv[2])) do
+  for i, item in ipairs(cjson.decode(argv[3])) do
     local ends = item[5] < 0 and -1 or math.min(item[5], time + item[6])
     local fact = {math.min(item[3], time - item[4]), ends, unpack(item, 7)}
     results[i] = put(key, item[1], fact, item[2], changes)
   end
-  commit(key, time, changes)
+  commit(key, argv[1], time, changes)
   return {seen(key, time), results}
 end
 
--- Remove rows that may block, the fields of ARGV; how many there were.
+-- Remove rows that may block; how many there were. ARGV: the channel, and the rows' fields.
 local function clear(keys, argv)
   local key, time, changes = keys[1], now(), {}
-  for _, field in ipairs(argv) do
+  for _, field in ipairs({unpack(argv, 2)}) do
     local row = load(key, field)
     if row and (row[FACT.class] == 'cleared' or row[FACT.class] == 'blocked') then remove(key, field, changes) end
   end
-  commit(key, time, changes)
+  commit(key, argv[1], time, changes)
   return {seen(key, time), #changes}
 end
 

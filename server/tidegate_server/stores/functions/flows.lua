@@ -18,10 +18,10 @@ Numbers above 2^53 (times, tokens) are decimal text, and pairs {hi, lo} to the b
 exact far beyond 2^63.
 
 Every function takes one key, the flow's, and first of all: namespace, trace id, origin (whose change it is, so that
-whoever made it is not told of it again), and the time: empty for this server's clock, nanoseconds for a test's own.
+whoever made it is not told of it again), the time (empty for this server's clock, nanoseconds for a test's own), and the
+channel on which changes are told.
 ]]
 
-local CHANNEL = 'tidegate:flow-events'
 local BASE = 1e15
 local GRACE_MS = 1000 -- keys outlive their flow by this much; the flow's own time decides, not the key's
 
@@ -180,7 +180,7 @@ local function left(flow, depth, now)
 end
 
 local function tell(ask, kind, packed)
-  redis.call('PUBLISH', CHANNEL, cjson.encode({ask.origin, kind, ask.namespace, ask.trace, packed or ''}))
+  redis.call('PUBLISH', ask.channel, cjson.encode({ask.origin, kind, ask.namespace, ask.trace, packed or ''}))
 end
 
 local function expire(key, flow)
@@ -280,7 +280,7 @@ local function judge(key, ask, now)
 end
 
 local function common(argv)
-  return {namespace = argv[1], trace = argv[2], origin = argv[3], clock = argv[4]}
+  return {namespace = argv[1], trace = argv[2], origin = argv[3], clock = argv[4], channel = argv[5]}
 end
 
 local function proof(ask, argv, from)
@@ -290,9 +290,9 @@ end
 
 local function hop_ask(argv)
   local ask = common(argv)
-  proof(ask, argv, 5)
+  proof(ask, argv, 6)
   ask.target, ask.id, ask.max_depth, ask.max_fan_out, ask.max_tokens, ask.timeout, ask.state_ttl, ask.request, ask.reserve =
-    unpack(argv, 10, 18)
+    unpack(argv, 11, 19)
   return ask
 end
 
@@ -365,13 +365,13 @@ local function would_enter(keys, argv)
   local flow, parent, _, reason = judge(key, ask, now)
   if not reason then return {'granted'} end
   if reason == 'misused' then return {'misused'} end
-  if argv[19] == '1' and flow and not flow.is_fresh then redis.call('HINCRBY', key, 'refusals', 1) end
+  if argv[20] == '1' and flow and not flow.is_fresh then redis.call('HINCRBY', key, 'refusals', 1) end
   return refused(reason, flow, parent, now)
 end
 
 local function check(keys, argv)
   local key, ask = keys[1], common(argv)
-  proof(ask, argv, 5)
+  proof(ask, argv, 6)
   local now = clock(ask.clock)
   local flow = open_flow(key, now)
   local parent = flow and find_parent(key, ask) or nil
@@ -400,7 +400,7 @@ local function cancel(keys, argv)
   local key, ask = keys[1], common(argv)
   local now = clock(ask.clock)
   local flow = open_flow(key, now)
-  local hop = flow and hop_of(key, argv[5])
+  local hop = flow and hop_of(key, argv[6])
   if not hop or not is_open(hop) then return {'nothing'} end
   if hop[HOP.claims] > 1 then
     hop[HOP.claims] = hop[HOP.claims] - 1
@@ -437,13 +437,13 @@ end
 
 local function exit(keys, argv)
   local key, ask = keys[1], common(argv)
-  local missing, flow, hop, now = find(key, ask, argv[5])
+  local missing, flow, hop, now = find(key, ask, argv[6])
   if missing then return missing end
   if not is_open(hop) then return {'exited', 0, left(flow, flow.deepest, now)} end
   local before = charge(hop)
-  hop[HOP.recorded] = text(saturated(plus(big(hop[HOP.recorded]), big(argv[6]))))
+  hop[HOP.recorded] = text(saturated(plus(big(hop[HOP.recorded]), big(argv[7]))))
   flow.used = plus(minus(flow.used, before), charge(hop))
-  local packed = close(key, flow, hop, now, tonumber(argv[7]))
+  local packed = close(key, flow, hop, now, tonumber(argv[8]))
   write_flow(key, flow)
   tell(ask, 'exited', packed)
   return {'exited', 1, left(flow, flow.deepest, now), packed}
@@ -451,10 +451,10 @@ end
 
 local function record(keys, argv)
   local key, ask = keys[1], common(argv)
-  local missing, flow, hop = find(key, ask, argv[5])
+  local missing, flow, hop = find(key, ask, argv[6])
   if missing then return missing end
-  local tokens, request = argv[6], argv[7]
-  local told = cjson.encode({argv[5], tokens})
+  local tokens, request = argv[7], argv[8]
+  local told = cjson.encode({argv[6], tokens})
   local known = request ~= '' and redis.call('HGET', key, 't:' .. request)
   local packed = false
   if not known then

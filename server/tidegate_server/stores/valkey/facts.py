@@ -29,10 +29,9 @@ from tidegate_server.stores.valkey.fact_words import (
     put_words,
     read_fact,
 )
-from tidegate_server.stores.valkey.link import BEAT_EVERY, Link
+from tidegate_server.stores.valkey.link import BEAT_EVERY, Link, channel
 from tidegate_server.stores.valkey.listener import Listener
 
-CHANNEL = "tidegate:fact-changes"
 TABLE = "tidegate:{facts}"
 
 GAP_SECONDS = 0.05
@@ -89,7 +88,8 @@ class ValkeyFactStore:
         self._moved = asyncio.Event()
         self._swept = clock.monotonic()
         self._reading: asyncio.Task[None] | None = None
-        self._listener = Listener(url, [CHANNEL], clock, heard=self._heard, joined=self._joined, lost=self._lost)
+        self._channel = channel(url, "fact-changes")
+        self._listener = Listener(url, [self._channel], clock, heard=self._heard, joined=self._joined, lost=self._lost)
         self._looking = asyncio.ensure_future(self._look())
 
     @classmethod
@@ -121,14 +121,14 @@ class ValkeyFactStore:
             raise StoreUnavailable(_HOLDS)
         now = self._clock.monotonic()
         items = [put_words(fact, now, self._server_clock) for fact in facts]
-        seen, results = await self._function("change", json.dumps(gone), json.dumps(items))
+        seen, results = await self._function("change", self._channel, json.dumps(gone), json.dumps(items))
         await self._until_seen(seen)
         taken = (ObservationResult.SUPERSEDED, ObservationResult.ACCEPTED)
         return [taken[result] for result in results]
 
     async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
         """See FactStore."""
-        seen, cleared = await self._function("clear", *blocked_fields(provider, model, blocker))
+        seen, cleared = await self._function("clear", self._channel, *blocked_fields(provider, model, blocker))
         await self._until_seen(seen)
         return int(cleared)
 
@@ -201,8 +201,7 @@ class ValkeyFactStore:
         self._follow()
         self._tell(before | {fact.key.provider for fact in self._table.facts()})
 
-    def _heard(self, channel: str, message: bytes) -> None:
-        del channel
+    def _heard(self, message: bytes) -> None:
         try:
             table, version, _, fields = json.loads(message)
             change = [(str(field), str(packed)) for field, packed in fields]
@@ -293,7 +292,7 @@ class ValkeyFactStore:
         if old:
             gone = [[field_of(f.key), f.identity, f.collector, (now - f.captured - SECOND) // MICROSECOND] for f in old]
             with contextlib.suppress(StoreUnavailable):
-                await self._function("change", json.dumps(gone), "[]")
+                await self._function("change", self._channel, json.dumps(gone), "[]")
 
     def _check_whole(self) -> None:
         if not self._whole:

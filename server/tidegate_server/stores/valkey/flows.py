@@ -46,10 +46,9 @@ from tidegate_server.stores.valkey.flow_words import (
     read_refusal,
     refusal_event,
 )
-from tidegate_server.stores.valkey.link import Link
+from tidegate_server.stores.valkey.link import Link, channel
 from tidegate_server.stores.valkey.listener import Listener as Subscription
 
-CHANNEL = "tidegate:flow-events"
 NAMESPACES = "tidegate:flow-namespaces"
 BEAT_KEY = "tidegate:flow-beat"
 
@@ -86,6 +85,7 @@ class ValkeyFlowStore:
         self._url = url
         self._clock = clock
         self._now = now
+        self._channel = channel(url, "flow-events")
         self._origin = secrets.token_hex(8)
         self._listeners = FlowListeners()
         self._subscribers = 0
@@ -210,7 +210,7 @@ class ValkeyFlowStore:
         self._subscribers += 1
         if self._subscription is None:
             self._subscription = Subscription(
-                self._url, [CHANNEL], self._clock, heard=self._heard, joined=_nothing, lost=lambda: None
+                self._url, [self._channel], self._clock, heard=self._heard, joined=_nothing, lost=lambda: None
             )
 
         def end_once() -> None:
@@ -250,7 +250,7 @@ class ValkeyFlowStore:
 
     async def _function(self, name: str, key: FlowKey, *words: str | int) -> Any:
         head = ("FCALL", f"tidegate_flow_{name}_{FLOWS.version}", 1, flow_key(key))
-        who = (key.namespace, key.trace_id, self._origin, "" if self._now is None else str(self._now()))
+        who = (key.namespace, key.trace_id, self._origin, "" if self._now is None else str(self._now()), self._channel)
         return await self._link.call(_HOLDS, *head, *who, *words)
 
     def _refused(self, ask: HopAsk, answer: Sequence[Any], *, count: bool) -> Refused | Misused:
@@ -259,7 +259,7 @@ class ValkeyFlowStore:
         refused = read_refusal(ask, answer)
         if count:
             self._listeners.tell(FlowEvent(EventKind.REFUSED, ask.key, ask=ask, refusal=refused.refusal))
-            self._send("PUBLISH", CHANNEL, refusal_event(ask, refused.refusal, self._origin))
+            self._send("PUBLISH", self._channel, refusal_event(ask, refused.refusal, self._origin))
         return refused
 
     def _list(self, ask: HopAsk, start: WallTime) -> None:
@@ -306,8 +306,7 @@ class ValkeyFlowStore:
                 self._listeners.tell(FlowEvent(EventKind.FORGOTTEN, key))
         return swept
 
-    def _heard(self, channel: str, message: bytes) -> None:
-        del channel
+    def _heard(self, message: bytes) -> None:
         try:
             event = read_event(message, self._origin)
         except (ValueError, KeyError, TypeError) as error:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
@@ -60,6 +61,11 @@ def connection_to(url: str) -> AbstractConnection:
         client_name="tidegate",
     )
     return connection
+
+
+def channel(url: str, name: str) -> str:
+    """A channel of this database: unlike keys, channels are the whole server's."""
+    return f"tidegate:{name}:{urlsplit(url).path.strip('/') or '0'}"
 
 
 class Link:

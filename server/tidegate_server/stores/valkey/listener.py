@@ -18,7 +18,7 @@ RETRY_AFTER: Nanos = SECOND // 10
 QUIET_SECONDS = 1.0
 """A ping goes out after so long without a message; a second silence of that length is the end of the connection."""
 
-Heard: TypeAlias = Callable[[str, bytes], None]
+Heard: TypeAlias = Callable[[bytes], None]
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Listener:
             if message is None:
                 raise TimeoutError
         if isinstance(message, list) and message[0] == b"message":
-            self._heard(message[1].decode(), message[2])
+            self._heard(message[2])
 
 
 async def _send(connection: AbstractConnection, *words: str) -> None:
