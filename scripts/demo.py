@@ -1,6 +1,6 @@
 """`make run`: a server, a stand-in engine, stand-in accounts, and the shipped collectors that read them.
 
-Everything runs on loopback and ends with this program. The server keeps its state in ./state.
+Everything runs on loopback and ends with this program. The server keeps its state in ./state, where this is started.
 """
 
 import ctypes
@@ -16,10 +16,10 @@ from tidegate import Client, TidegateError
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-EXAMPLES = Path("docs") / "examples"
+EXAMPLES = ROOT / "docs" / "examples"
 ENGINE_PORT, ACCOUNTS_PORT = 18000, 18001
 ADDRESS = "127.0.0.1:50051"
-TOKEN = ROOT / "state" / "local.token"
+TOKEN = Path("state") / "local.token"
 READY_WITHIN = 60.0
 PROVIDERS = {"qwen", "claude-primary", "codex", "openrouter"}
 PR_SET_PDEATHSIG = 1
@@ -27,8 +27,8 @@ PR_SET_PDEATHSIG = 1
 TIDEGATE = str(BIN / "tidegate")
 COMMANDS = {
     "server": [TIDEGATE, "serve", "--config", str(EXAMPLES / "tidegate.yaml"), "--log-level", "warning"],
-    "engine": [sys.executable, "scripts/standins.py", "engine", "--port", str(ENGINE_PORT)],
-    "accounts": [sys.executable, "scripts/standins.py", "accounts", "--port", str(ACCOUNTS_PORT)],
+    "engine": [sys.executable, str(ROOT / "scripts" / "standins.py"), "engine", "--port", str(ENGINE_PORT)],
+    "accounts": [sys.executable, str(ROOT / "scripts" / "standins.py"), "accounts", "--port", str(ACCOUNTS_PORT)],
     "collectors": [TIDEGATE, "collect", "--config", str(EXAMPLES / "collectors.yaml")],
 }
 
@@ -45,7 +45,7 @@ Ctrl-C ends everything; the pins stay in ./state.
 def start(name: str) -> "subprocess.Popen[bytes]":
     """Start one of the programs; it ends when this one does, however this one ends."""
     environment = {**os.environ, "STAND_IN_TOKEN": "stand-in"}
-    return subprocess.Popen(COMMANDS[name], cwd=ROOT, env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
+    return subprocess.Popen(COMMANDS[name], env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
 
 
 def _end_with_parent() -> None:
@@ -99,12 +99,12 @@ def main() -> int:
     try:
         if not wait_until_serving(programs["server"]):
             return programs["server"].returncode or 1
-        print(f"Tidegate serves on {ADDRESS} with {EXAMPLES / 'tidegate.yaml'}")
+        print(f"Tidegate serves on {ADDRESS} with docs/examples/tidegate.yaml")
         for name in ("engine", "accounts", "collectors"):
             programs[name] = start(name)
         print(f"stand-in engine on 127.0.0.1:{ENGINE_PORT} (process {programs['engine'].pid})")
         print(f"stand-in accounts on 127.0.0.1:{ACCOUNTS_PORT} (process {programs['accounts'].pid})")
-        print(f"collectors read them with {EXAMPLES / 'collectors.yaml'} (process {programs['collectors'].pid})")
+        print(f"collectors read them with docs/examples/collectors.yaml (process {programs['collectors'].pid})")
         print(f"managed/routine: {first_decision()}")
         print(HOW_TO_CALL.format(engine=programs["engine"].pid), flush=True)
         return watch(programs)
