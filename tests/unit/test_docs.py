@@ -22,7 +22,7 @@ PAGES = sorted(
     if "node_modules" not in page.parts
 )
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
-COMMAND = re.compile(r"^\s*(?:\.venv/bin/)?tidegate ([^|#\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"^\s*(?:\.venv/bin/)?tidegate ([^|>#\n]*)", re.MULTILINE)
 
 
 def blocks(text: str) -> str:
