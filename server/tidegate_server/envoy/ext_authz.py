@@ -4,9 +4,10 @@ The same decision under the same headers as in external processing; the body can
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import grpc
+from envoy.config.core.v3 import base_pb2
 from envoy.service.auth.v3 import attribute_context_pb2
 from envoy.service.auth.v3 import external_auth_pb2 as wire
 from envoy.service.auth.v3 import external_auth_pb2_grpc as rpc
@@ -16,7 +17,7 @@ from tidegate.v1 import admission_pb2
 
 from tidegate_server.envoy.answering import FAILED, Deny, Forward, answer_to, answer_to_error
 from tidegate_server.envoy.asking import TARGET_AGENT, admit_request, read_body
-from tidegate_server.envoy.ext_proc import joined, options
+from tidegate_server.envoy.ext_proc import OVERWRITE, joined
 from tidegate_server.errors import FieldViolation, InvalidRequest
 from tidegate_server.rpc.guard import Context
 
@@ -76,6 +77,14 @@ def check_response(answer: Forward | Deny) -> wire.CheckResponse:
             response_headers_to_add=options(answer.shown),
         ),
     )
+
+
+def options(headers: Mapping[str, str]) -> list[base_pb2.HeaderValueOption]:
+    """Headers that replace what is there under their names. Unlike external processing, this reads no `raw_value`."""
+    return [
+        base_pb2.HeaderValueOption(header=base_pb2.HeaderValue(key=name, value=value), append_action=OVERWRITE)
+        for name, value in headers.items()
+    ]
 
 
 def add_to(server: grpc.aio.Server, servicer: AuthorizationServicer) -> str:

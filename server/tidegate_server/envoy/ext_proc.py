@@ -4,7 +4,7 @@ Envoy opens one stream for each HTTP request: its headers, its whole body, then 
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -149,7 +149,7 @@ def immediate(answer: Deny) -> wire.ProcessingResponse:
     )
 
 
-def options(headers: Mapping[str, str]) -> Iterable[base_pb2.HeaderValueOption]:
+def options(headers: Mapping[str, str]) -> list[base_pb2.HeaderValueOption]:
     """Headers that replace what is there under their names."""
     return [
         base_pb2.HeaderValueOption(
