@@ -56,7 +56,7 @@ def capacity(found: CapacityNow) -> Json:
 
 
 def outlook(found: OutlookNow, policy: Policy) -> Json:
-    """What a new worker would get on each route, and the providers with what is known of them needed for it."""
+    """What a new worker would get on each route, and which providers there are."""
     rows = []
     for route, decision, rule in found.routes:
         rows.append(
@@ -67,6 +67,7 @@ def outlook(found: OutlookNow, policy: Policy) -> Json:
                 "allow_paid": route.allow_paid,
                 "prefer_paid_flash": route.prefer_paid_flash,
                 "require_flow": route.require_flow,
+                "providers": list(dict.fromkeys(candidate.provider for candidate in route.candidates)),
                 **explanation(decision, rule, found.now, found.wall),
             }
         )
