@@ -278,9 +278,10 @@ async def test_case_36_killed_workers_come_back_and_no_pin_is_lost(place: Place)
         assert bound
 
         async def three() -> bool:
-            return len(process.workers()) == 3
+            async with process.client(timeout=2) as client:
+                return len(process.workers()) == 3 and await client.serving()
 
-        await until(three, 15, "three workers again")
+        await until(three, 30, "three workers again")
         async with process.client(timeout=20) as client:
             for worker, candidate in bound.items():
                 pin = await client.look_up_pin(ROUTE, worker)
