@@ -54,8 +54,9 @@ def asked_of(http: attribute_context_pb2.AttributeContext.HttpRequest) -> admiss
     if headers.get(TARGET_AGENT):  # nobody would tell when the hop is over
         raise InvalidRequest([FieldViolation(TARGET_AGENT, "needs external processing; ext_authz enters no hop")])
     body = read_body(http.raw_body) if http.raw_body else None
-    size = len(http.raw_body) if http.raw_body else http.size
-    return admit_request(headers, None if size < 0 else size, body)
+    length = headers.get("content-length", "")  # `size` is what Envoy has received so far
+    size = int(length) if length.isascii() and length.isdigit() else None
+    return admit_request(headers, len(http.raw_body) if http.raw_body else size, body)
 
 
 def check_response(answer: Forward | Deny) -> wire.CheckResponse:

@@ -11,7 +11,8 @@ from tidegate_server.errors import TidegateError
 from tidegate_server.rpc.guard import Context, Guard, current_caller
 from tidegate_server.usecases.flows import FlowGuard
 
-Admit = Callable[[admission_pb2.AdmitRequest, Context], Awaitable[admission_pb2.AdmitResponse]]
+Admit = Callable[[admission_pb2.AdmitRequest, Context], Awaitable[admission_pb2.AdmitResponse | bytes]]
+"""AdmissionService's own method, whose answer may be serialized already."""
 
 log = logging.getLogger("tidegate.envoy")
 
@@ -22,6 +23,10 @@ def add_envoy_services(server: grpc.aio.Server, admit: Admit, flows: FlowGuard, 
         return []
     from tidegate_server.envoy import ext_authz, ext_proc  # noqa: PLC0415 - an extra, and a tenth of a second
 
+    async def decide(request: admission_pb2.AdmitRequest, context: Context) -> admission_pb2.AdmitResponse:
+        answer = await admit(request, context)
+        return admission_pb2.AdmitResponse.FromString(answer) if isinstance(answer, bytes) else answer
+
     async def exit_hop(hop: flow_pb2.HopGrant, success: bool) -> None:
         try:
             await flows.exit(hop.traceparent, hop.hop_id, 0, success, current_caller())
@@ -29,8 +34,8 @@ def add_envoy_services(server: grpc.aio.Server, admit: Admit, flows: FlowGuard, 
             log.warning("a hop could not be closed: %s", error)
 
     return [
-        ext_proc.add_to(server, ext_proc.ExternalProcessorServicer(admit, exit_hop, guard.counted)),
-        ext_authz.add_to(server, ext_authz.AuthorizationServicer(admit)),
+        ext_proc.add_to(server, ext_proc.ExternalProcessorServicer(decide, exit_hop, guard.counted)),
+        ext_authz.add_to(server, ext_authz.AuthorizationServicer(decide)),
     ]
 
 
