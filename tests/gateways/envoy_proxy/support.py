@@ -194,7 +194,6 @@ class World:
         self.running.close()
         self.server = self.running.enter_context(tidegate(self.config, self.directory, "--listen", self.address))
 
-    @property
     def calls(self) -> int:
         """How many requests reached a provider."""
         return len(self.qwen.requests) + len(self.gemma.requests)

@@ -35,7 +35,7 @@ def test_the_decision_goes_into_headers_and_the_body_stays(tmp_path: Path) -> No
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "pin_provider_unavailable")
         assert refused.headers["content-type"] == "application/json"
         assert refused.headers["x-should-retry"] == "true"
-        assert world.calls == 1
+        assert world.calls() == 1
 
 
 def test_sizes_are_those_of_the_body(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_body_that_envoy_does_not_send_whole_and_as_it_is_never_passes(
         world.report(qwen=HEALTHY)
         answer = httpx.post(world.url + PATH, content=ASK, headers={"thread-id": "t"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "admission_failed")
-        assert not world.calls
+        assert not world.calls()
 
 
 def test_without_the_body_the_gateways_own_header_names_the_model(tmp_path: Path) -> None:

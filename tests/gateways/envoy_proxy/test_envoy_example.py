@@ -95,7 +95,7 @@ def test_nothing_that_a_caller_says_in_our_headers_counts(world: World, caller: 
     refused = caller.post(PATH, content=ASK, headers=forged)
     assert (refused.status_code, error_of(refused)["code"]) == (429, "pin_provider_unavailable")
     assert caller.get("/v1/files", headers=forged).status_code == 400
-    assert world.calls == 1
+    assert world.calls() == 1
 
 
 def padded(size: int, model: str = "managed/routine") -> bytes:
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told_is_not_retried_and_never_goes_out(
     assert (answer.status_code, error_of(answer)["code"]) == (status, code), answer.text
     assert answer.headers["x-should-retry"] == "false"
     assert "retry-after" not in answer.headers
-    assert not world.calls
+    assert not world.calls()
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_refusals_say_when_to_come_again(world: World, caller: httpx.Client) -> 
     busy = caller.post(PATH, content=ASK, headers={"thread-id": "t"})
     assert (busy.status_code, error_of(busy)["code"]) == (429, "no_eligible_candidate")
     assert 30 <= int(busy.headers["retry-after"]) <= 41
-    assert not world.calls
+    assert not world.calls()
 
 
 def test_a_body_may_have_eight_mebibytes_and_no_more(world: World, caller: httpx.Client) -> None:
@@ -186,7 +186,7 @@ def test_a_body_may_have_eight_mebibytes_and_no_more(world: World, caller: httpx
         over = caller.post(PATH, content=largest + b" " * more, headers={"thread-id": "t"})
         assert (over.status_code, error_of(over)["code"]) == (status, code)
         assert over.headers["x-should-retry"] == "false"
-    assert world.calls == 1
+    assert world.calls() == 1
 
 
 def test_a_body_of_unknown_length_is_counted_when_it_is_whole(world: World, caller: httpx.Client) -> None:
@@ -200,7 +200,7 @@ def test_a_body_of_unknown_length_is_counted_when_it_is_whole(world: World, call
     assert world.qwen.requests[0].body == padded(BUDGET).replace(b"managed/routine", b"qwen3.8-flash-next")
     over = caller.post(PATH, content=chunks(BUDGET + 1), headers={"thread-id": "t"})
     assert error_of(over)["code"] == "context_length_exceeded"
-    assert world.calls == 1
+    assert world.calls() == 1
 
 
 def test_a_stream_comes_back_untouched_and_as_it_is_made(world: World, caller: httpx.Client) -> None:

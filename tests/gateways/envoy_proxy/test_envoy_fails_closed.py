@@ -171,7 +171,7 @@ def test_bodies_that_envoy_does_not_send_whole_never_pass(mode: str, tmp_path: P
         world.report(qwen=HEALTHY)
         answer = httpx.post(world.url + PATH, content=ASK, headers=FORGED, timeout=30)
         assert answer.status_code >= 500
-        assert not world.calls
+        assert not world.calls()
 
 
 def test_tidegate_down_and_up_again(world: World, caller: httpx.Client) -> None:
@@ -182,12 +182,12 @@ def test_tidegate_down_and_up_again(world: World, caller: httpx.Client) -> None:
         answer = caller.post(PATH, content=ASK, headers=FORGED)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "admission_unavailable")
         assert answer.headers["x-should-retry"] == "true"
-    assert world.calls == 1
+    assert world.calls() == 1
     world.restart()
     world.report(qwen=HEALTHY)
     while caller.post(PATH, content=ASK, headers=FORGED).status_code == 503:
         pass  # until Envoy connects again; the test's own timeout bounds it
-    assert world.calls == 2
+    assert world.calls() == 2
 
 
 def test_the_example_waits_longer_than_tidegate_does() -> None:

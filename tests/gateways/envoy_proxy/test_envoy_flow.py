@@ -35,7 +35,7 @@ def test_an_agents_request_is_admitted_only_within_its_open_hop(tmp_path: Path) 
         assert unknown.headers["x-should-retry"] == "false"
         invalid = caller.post(PATH, json=ASK, headers={"traceparent": TRACEPARENT.upper()})
         assert code_of(invalid) == (400, "invalid_request")
-        assert not world.calls
+        assert not world.calls()
 
         asked = flow_pb2.EnterHopRequest(traceparent=TRACEPARENT, target_agent="planner")
         grant = client.flows.enter_hop(asked).grant

@@ -69,7 +69,7 @@ def test_over_budget_is_the_sdks_own_context_length_error_and_is_not_retried(wor
     assert error.value.type == "invalid_request_error"
     assert "262 144" in error.value.message
     assert sdk.sent == 1
-    assert not world.calls
+    assert not world.calls()
 
 
 def test_a_compaction_passes_on_the_pin_and_within_its_allowance(world: World, sdk: Sdk) -> None:
@@ -87,7 +87,7 @@ def test_a_compaction_passes_on_the_pin_and_within_its_allowance(world: World, s
     with pytest.raises(openai.BadRequestError) as beyond:
         sdk.ask([{"role": "user", "content": "x" * 4 * BUDGET}], x_tidegate_compaction="true")
     assert beyond.value.code == "context_length_exceeded"
-    assert world.calls == 3
+    assert world.calls() == 3
 
 
 def test_a_stopped_engine_is_a_refusal_that_is_retried_and_never_reaches_a_provider(world: World, sdk: Sdk) -> None:
@@ -98,7 +98,7 @@ def test_a_stopped_engine_is_a_refusal_that_is_retried_and_never_reaches_a_provi
         sdk.ask()
     assert error.value.code == "pin_provider_unavailable"
     assert sdk.sent == 1 + 3
-    assert world.calls == 1
+    assert world.calls() == 1
 
 
 def test_a_worker_that_lost_its_binding_is_told_so_and_not_retried(world: World, sdk: Sdk) -> None:
@@ -107,7 +107,7 @@ def test_a_worker_that_lost_its_binding_is_told_so_and_not_retried(world: World,
         sdk.ask(x_tidegate_require_pin="true")
     assert (error.value.status_code, error.value.body) == (410, {**error.value.body, "code": "pin_missing"})  # type: ignore[dict-item]
     assert sdk.sent == 1
-    assert not world.calls
+    assert not world.calls()
 
 
 def test_a_stream_arrives_as_it_is_made(world: World, sdk: Sdk) -> None:
@@ -127,4 +127,4 @@ def test_with_tidegate_down_nothing_is_forwarded(world: World, sdk: Sdk) -> None
         sdk.client.with_options(max_retries=1).chat.completions.create(model=ROUTE, messages=HELLO)
     assert (error.value.status_code, error.value.code) == (503, "admission_unavailable")
     assert sdk.sent == 2
-    assert not world.calls
+    assert not world.calls()
