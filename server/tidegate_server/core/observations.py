@@ -144,7 +144,7 @@ def checked_value(value: Value | Malformed) -> Value:
             return _quota(value)
         case Balance():
             return _balance(value)
-        case Availability():
+        case _:
             return _availability(value)
 
 

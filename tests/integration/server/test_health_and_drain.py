@@ -33,7 +33,8 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 LIST = health_pb2.HealthListRequest()  # type: ignore[attr-defined] # the types are of an older release
 
 SERVICES = [f"tidegate.v1.{name}Service" for name in ("Admission", "Flow", "Selection", "Operator")]
-NAMES = ["", "liveness", "readiness", *SERVICES]
+ENVOY = ["envoy.service.auth.v3.Authorization", "envoy.service.ext_proc.v3.ExternalProcessor"]
+NAMES = ["", "liveness", "readiness", *SERVICES, *ENVOY]
 
 
 def watch(server: Served, service: str) -> Any:
@@ -172,8 +173,8 @@ async def test_reflection_lists_the_services_by_a_setting(tmp_path: Path, on: bo
             assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
             return
         listed = {service.name for service in (await call.read()).list_services_response.service}
-        assert listed == {*SERVICES, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-        for service in SERVICES:
+        assert listed == {*SERVICES, *ENVOY, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for service in (*SERVICES, *ENVOY):
             await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
             assert (await call.read()).file_descriptor_response.file_descriptor_proto
         call.cancel()

@@ -84,7 +84,7 @@ async def test_a_bad_file_leaves_the_last_good_one_serving_and_shows(tmp_path: P
         await until(lambda: bool(server.running.source.error))
         status = await server.status()
         assert status.configuration_error
-        assert (status.configuration_revision, status.ready) == (before, True)
+        assert status.configuration_revision == before
         again = await server.admit(worker_id="w")
         assert (again.verdict, again.policy_fingerprint) == (ADMITTED, bound.policy_fingerprint)
         server.write(CONFIG)
@@ -129,7 +129,7 @@ async def test_identities_reload(tmp_path: Path) -> None:
         await until(lambda: server.running.source.generation == 2)
         await until(lambda: server.application.policies.current is server.running.source.policy)
         for name in ("new", "stays"):
-            assert (await server.operator.GetStatus(request, metadata=bearer(f"{name}-token"))).ready
+            assert (await server.operator.GetStatus(request, metadata=bearer(f"{name}-token"))).features
         end = await failure(server.operator.GetStatus(request, metadata=bearer("old-token")))
         assert end.reason == "CREDENTIAL_INVALID"
         assert before

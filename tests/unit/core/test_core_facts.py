@@ -210,3 +210,16 @@ def test_other_limits_count_from_the_capture() -> None:
     limits = {one.key.provider: one.stale_at for one in table.facts()}
     assert limits == {"p": NOW + 6 * SECOND, "q": NOW + 9 * SECOND}
     assert [one.key.provider for one in table.facts(frozenset({"q"}))] == ["q"]
+
+
+def test_a_copy_of_a_table_takes_what_it_is_told() -> None:
+    table = FactTable()
+    newer, older = fact("p", "", HEALTHY, now=NOW), fact("p", "", HEALTHY, now=NOW, age=9)
+    table.put(newer)
+    table.replace(older)  # the rules were applied where the original is
+    assert table.groups[("p", "")].health == older
+    table.discard(older.key)
+    table.discard(older.key)
+    table.discard(FactKey("nobody", "", "health"))
+    assert table.groups == {}
+    assert len(table) == 0

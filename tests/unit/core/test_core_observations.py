@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[Value | Malformed, dict[str, object], str]] = {
     "percent infinite": (Quota("5h", -math.inf), {}, "quota.remaining_percent"),
     "unlimited and no number": (Quota("5h", math.nan, unlimited=True), {}, "quota.remaining_percent"),
     "another model": (Quota("5h", 1, scope="model:n"), {"model": "m"}, "scope"),
+    "scope of an empty model": (Quota("5h", 1, scope="model:"), {}, "scope"),
     "scope of no model": (Quota("5h", 1, scope="model:x"), {}, "model"),
     "no currency": (Balance("", Decimal(1)), {}, "balance.currency"),
     "long currency": (Balance("漢" * 86, Decimal(1)), {}, "balance.currency"),
