@@ -1,4 +1,4 @@
-"""A server in the middle of a day: engines, accounts, decisions of many kinds, flows, names that nobody should trust."""
+"""A server in the middle of a day: engines, accounts, decisions of many kinds, flows, and a name to distrust."""
 
 import asyncio
 from collections.abc import AsyncIterator
