@@ -14,6 +14,8 @@ def id_fault(value: str, *, required: bool = True) -> str:
     """What is wrong with an id; "" when nothing is. Ids are compared byte for byte: no trimming, no normalising."""
     if not value:
         return "is missing" if required else ""
+    if value.isascii() and value.isprintable() and not value.isspace() and len(value) <= MAX_ID_BYTES:
+        return ""  # nearly every id; the rest asks for each character's category, 3 µs for a UUID
     if not value.strip():
         return "is blank"
     if len(value.encode()) > MAX_ID_BYTES:

@@ -31,6 +31,19 @@ class MeasureAdmissions:
             self._measures.admit.observe(self._now() - started)
         return admission
 
+    def at_once(self, ask: AdmitAsk, caller: Caller) -> Admission | None:
+        """The same for what needs no await."""
+        started = self._now()
+        try:
+            admission = self._admit.at_once(ask, caller)
+        except TidegateError as error:
+            self._measures.admit_errors[type(error).__name__] += 1
+            raise
+        if admission is not None and not ask.dry_run:
+            self._count(admission)
+            self._measures.admit.observe(self._now() - started)
+        return admission
+
     def _count(self, admission: Admission) -> None:
         decision = admission.decision
         candidate, refusal = decision.candidate, decision.refusal

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import grpc
 from tidegate.v1 import admission_pb2 as wire
 from tidegate.v1 import admission_pb2_grpc as rpc
 from tidegate.v1 import types_pb2
 
-from tidegate_server.core.model import SECOND, Nanos
+from tidegate_server.core.model import SECOND, Caller, Nanos
 from tidegate_server.errors import FieldViolation, InvalidRequest, TidegateError
 from tidegate_server.ports import Clock
 from tidegate_server.rpc import mapping
+from tidegate_server.rpc.admit_answers import AdmitAnswers, batch_answer
 from tidegate_server.rpc.fact_mapping import fact_message, observation_of
 from tidegate_server.rpc.feed_stream import (
     FeedStreams,
@@ -22,8 +23,8 @@ from tidegate_server.rpc.feed_stream import (
     retraction_of,
 )
 from tidegate_server.rpc.guard import Context, current_caller
-from tidegate_server.rpc.status import batch_error
-from tidegate_server.usecases.admit import FlowContext
+from tidegate_server.rpc.status import item_error
+from tidegate_server.usecases.admit import Admission, AdmitAsk, FlowContext
 from tidegate_server.usecases.capacity import Capacity
 from tidegate_server.usecases.catalog import Catalog
 from tidegate_server.usecases.cold_wait import WaitBudget
@@ -34,6 +35,8 @@ from tidegate_server.usecases.report import Report
 MAX_BATCH = 256
 ANSWER_MARGIN: Nanos = SECOND // 10
 """What is kept of a caller's deadline to bring the answer back; of a short one, a fifth."""
+
+_Answer: TypeAlias = Admission | BaseException
 
 FlowContexts = Callable[[wire.AdmitRequest, Context], FlowContext | None]
 
@@ -58,23 +61,55 @@ class AdmissionServicer(rpc.AdmissionServiceServicer):
         self._clock = clock
         self._flow_contexts = flow_contexts
         self._default_deadline = default_deadline
+        self._answers = AdmitAnswers()
 
     async def Admit(self, request: wire.AdmitRequest, context: Context) -> wire.AdmitResponse:
         """One admission."""
-        return await self._admit(request, context, self._budget(context))
+        return mapping.admit_response(await self._admit(request, context))
+
+    async def admit_serialized(self, request: wire.AdmitRequest, context: Context) -> bytes:
+        """Admit with its answer as bytes: what is served."""
+        return self._answers.answer(await self._admit(request, context))
+
+    async def _admit(self, request: wire.AdmitRequest, context: Context) -> Admission:
+        ask, caller = self._ask(request, context), current_caller()
+        at_once = self._verbs.admit.at_once(ask, caller)
+        return at_once or await self._verbs.admit(ask, caller, self._budget(context))
 
     async def AdmitBatch(self, request: wire.AdmitBatchRequest, context: Context) -> wire.AdmitBatchResponse:
         """Many at once: one shared cold wait, and an error of one item is that item's alone."""
+        return wire.AdmitBatchResponse.FromString(await self.batch_serialized(request, context))
+
+    async def batch_serialized(self, request: wire.AdmitBatchRequest, context: Context) -> bytes:
+        """AdmitBatch with its answer as bytes: what is served."""
         if len(request.requests) > MAX_BATCH:
             raise InvalidRequest([FieldViolation("requests", f"has more than {MAX_BATCH} items")])
-        budget = self._budget(context)
-        items = (self._admit(item, context, budget) for item in request.requests)
-        answers = await asyncio.gather(*items, return_exceptions=True)
-        return wire.AdmitBatchResponse(results=[_batch_result(answer) for answer in answers])
+        caller, budget = current_caller(), self._budget(context)
+        answers = [self._first_look(item, context, caller) for item in request.requests]
+        asks = {place: answer for place, answer in enumerate(answers) if isinstance(answer, AdmitAsk)}
+        late = (self._verbs.admit(ask, caller, budget) for ask in asks.values())
+        for place, answer in zip(asks, await asyncio.gather(*late, return_exceptions=True), strict=True):
+            answers[place] = answer
+        return batch_answer(map(self._batch_result, answers))
 
-    async def _admit(self, request: wire.AdmitRequest, context: Context, budget: WaitBudget) -> wire.AdmitResponse:
-        ask = mapping.ask_of(request, self._flow_contexts(request, context))
-        return mapping.admit_response(await self._verbs.admit(ask, current_caller(), budget))
+    def _first_look(self, request: wire.AdmitRequest, context: Context, caller: Caller) -> _Answer | AdmitAsk:
+        """An item's answer if it needs no await (a task each costs more than the answer), else what to ask for."""
+        try:
+            ask = self._ask(request, context)
+            return self._verbs.admit.at_once(ask, caller) or ask
+        except TidegateError as error:
+            return error
+
+    def _batch_result(self, answer: _Answer | AdmitAsk) -> bytes | types_pb2.ItemError:
+        if isinstance(answer, Admission):
+            return self._answers.answer(answer)
+        assert isinstance(answer, BaseException)
+        if not isinstance(answer, TidegateError | TimeoutError):
+            raise answer
+        return item_error(answer)
+
+    def _ask(self, request: wire.AdmitRequest, context: Context) -> AdmitAsk:
+        return mapping.ask_of(request, self._flow_contexts(request, context))
 
     async def Pin(self, request: wire.PinRequest, context: Context) -> wire.PinResponse:
         """Look a binding up, or make it."""
@@ -129,15 +164,17 @@ class AdmissionServicer(rpc.AdmissionServiceServicer):
         return WaitBudget(self._clock.monotonic() + left - min(left // 5, ANSWER_MARGIN))
 
 
-def _batch_result(answer: wire.AdmitResponse | BaseException) -> wire.AdmitBatchResult:
-    if not isinstance(answer, BaseException):
-        return wire.AdmitBatchResult(response=answer)
-    if not isinstance(answer, TidegateError | TimeoutError):
-        raise answer
-    return batch_error(answer)
-
-
 def add_to(server: grpc.aio.Server, servicer: AdmissionServicer) -> str:
     """Serve it; return the service's full name."""
     rpc.add_AdmissionServiceServicer_to_server(servicer, server)
-    return wire.DESCRIPTOR.services_by_name["AdmissionService"].full_name
+    name = wire.DESCRIPTOR.services_by_name["AdmissionService"].full_name
+    server.add_registered_method_handlers(  # in place of the generated ones: these answer with bytes
+        name,
+        {
+            "Admit": grpc.unary_unary_rpc_method_handler(servicer.admit_serialized, wire.AdmitRequest.FromString),
+            "AdmitBatch": grpc.unary_unary_rpc_method_handler(
+                servicer.batch_serialized, wire.AdmitBatchRequest.FromString
+            ),
+        },
+    )
+    return name

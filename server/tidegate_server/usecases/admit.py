@@ -97,6 +97,22 @@ class Admit:
             return await self._bypass(policy, ask)
         return await self._admit(policy, route, ask, checked_request(ask), caller, budget)
 
+    def at_once(self, ask: AdmitAsk, caller: Caller) -> Admission | None:
+        """The answer that needs no await: that of a bound worker whose pin is in memory and who may go on, in no flow.
+
+        None: call it. What is admitted here is what a call would have answered. Raises StoreUnavailable.
+        """
+        route = self._policies.current.routes.get(ask.model)
+        if route is None or route.require_flow or ask.flow is not None:
+            return None
+        if any(request_faults(ask.worker_id, ask.request_bytes, ask.tenant, ask.input_modalities)):
+            return None
+        pin = self._pins.peek(self._pin_ids(caller.namespace, ask.tenant, route.name, ask.worker_id))
+        if pin is None:
+            return None
+        decision = self._decide(route, core_request(ask), pin, None)
+        return self._answer(ask, decision, route, pin) if decision.verdict is Verdict.ADMITTED else None
+
     async def _bypass(self, policy: Policy, ask: AdmitAsk) -> Admission:
         """Step 1: an explicit model is an explicit choice. No policy, no pin, no wait; its flow is still checked."""
         candidate = policy.models.get(ask.model)
@@ -186,8 +202,14 @@ def checked_request(ask: AdmitAsk) -> Request:
     """Step 2: the request as the policy sees it; raises InvalidRequest with every fault."""
     faults = request_faults(ask.worker_id, ask.request_bytes, ask.tenant, ask.input_modalities)
     violations = [FieldViolation(*fault) for fault in faults]
-    if violations or ask.request_bytes is None:
+    if violations:
         raise InvalidRequest(violations)
+    return core_request(ask)
+
+
+def core_request(ask: AdmitAsk) -> Request:
+    """The request as the policy sees it, of an ask without faults."""
+    assert ask.request_bytes is not None
     return Request(
         ask.worker_id,
         ask.request_bytes,

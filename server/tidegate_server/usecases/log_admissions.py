@@ -3,9 +3,9 @@
 A wrapper with the verb's own signature: who asks for an admission does not know that it is logged.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Protocol
 
 from tidegate_server.core.decision_record import ADMISSION, DecisionRecord, DetailWriter
 from tidegate_server.core.model import Caller, PinState
@@ -13,8 +13,17 @@ from tidegate_server.ports import DecisionLog
 from tidegate_server.usecases.admit import Admission, AdmitAsk, checked_request
 from tidegate_server.usecases.cold_wait import WaitBudget
 
-Admits: TypeAlias = Callable[[AdmitAsk, Caller, WaitBudget], Coroutine[Any, Any, Admission]]
-"""Admit, or what wraps it."""
+
+class Admits(Protocol):
+    """Admit, or what wraps it."""
+
+    async def __call__(self, ask: AdmitAsk, caller: Caller, budget: WaitBudget) -> Admission:
+        """See Admit."""
+        ...
+
+    def at_once(self, ask: AdmitAsk, caller: Caller) -> Admission | None:
+        """See Admit."""
+        ...
 
 
 class LogAdmissions:
@@ -30,6 +39,13 @@ class LogAdmissions:
         """Answer as Admit does; a dry run leaves no record, for nothing was decided by it."""
         admission = await self._admit(ask, caller, budget)
         if not ask.dry_run:
+            self._log.append(partial(self._record, admission, caller.namespace))
+        return admission
+
+    def at_once(self, ask: AdmitAsk, caller: Caller) -> Admission | None:
+        """The same for what needs no await."""
+        admission = self._admit.at_once(ask, caller)
+        if admission is not None and not ask.dry_run:
             self._log.append(partial(self._record, admission, caller.namespace))
         return admission
 
