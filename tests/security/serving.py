@@ -24,6 +24,9 @@ IDENTITIES = [
 ]
 """One per role; the token is the role's name and `-token`."""
 
+ROUTE = "managed/local"
+"""Its one candidate is `qwen/qwen-next`."""
+
 BINDABLE = "qwen/qwen-next"
 """Answered without facts: a model that is bound directly."""
 

@@ -11,6 +11,7 @@ from tidegate_server.core.requests import id_fault
 from tidegate_server.errors import FieldViolation, InvalidRequest, ProviderNotAllowed
 from tidegate_server.ports import Clock
 from tidegate_server.rpc.fact_mapping import duration, nanos_of, observation_of, timestamp
+from tidegate_server.rpc.open_calls import CutOff, is_cancelled
 from tidegate_server.usecases.deadlines import within
 from tidegate_server.usecases.feeds import Feeds, Session
 from tidegate_server.usecases.report import Report, Retraction, Told
@@ -61,6 +62,10 @@ class FeedStreams:
                 ack = await self._hear(request, session)
                 if ack is not None:
                     await said.put(wire.CapacityFeedResponse(ack=ack))
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            await said.put(CutOff())
         except Exception as error:  # noqa: BLE001 - handed to the stream, which ends with it
             await said.put(error)
         else:

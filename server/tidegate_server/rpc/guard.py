@@ -15,7 +15,7 @@ import grpc
 from tidegate_server.core.model import Caller
 from tidegate_server.errors import CredentialInvalid, NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
 from tidegate_server.rpc.access import ACCESS, Access, is_open
-from tidegate_server.rpc.open_calls import OpenCalls, is_cancelled
+from tidegate_server.rpc.open_calls import CutOff, OpenCalls, is_cancelled
 from tidegate_server.rpc.status import is_expected, outcome_of, status_of
 from tidegate_server.usecases.identify import CertificateName, Identify
 
@@ -37,10 +37,6 @@ _CALLER: ContextVar[Caller] = ContextVar("caller")
 def current_caller() -> Caller:
     """The caller of the RPC that this task serves."""
     return _CALLER.get()
-
-
-class CutOff(Exception):
-    """Something that a call waited for was cancelled under it: a fault of ours, and the caller must not hang on it."""
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -76,7 +72,6 @@ class Guard(grpc.aio.ServerInterceptor):
             if handler is None or is_open(method):
                 return handler
             self._wrapped[method] = self._wrap(handler, method)
-        self.open_calls.begin()
         return self._wrapped[method]
 
     async def idle(self) -> None:
@@ -134,6 +129,7 @@ class Guard(grpc.aio.ServerInterceptor):
         has_own_time = method.startswith(OWN_TIME)
 
         async def guarded(request: Any, context: Context) -> Any:
+            self.open_calls.begin()
             try:
                 self._enter(method)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
@@ -154,6 +150,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _stream(self, behavior: Any, method: str, access: Access) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
+            self.open_calls.begin()
             self.streams += 1
             try:
                 if self.draining:

@@ -11,6 +11,10 @@ SWEEP_EVERY: Nanos = SECOND
 """How late an RPC that is over its time may be ended."""
 
 
+class CutOff(Exception):
+    """Something that a call waited for was cancelled under it: a fault of ours, and the caller must not hang on it."""
+
+
 class OpenCall:
     """One RPC. It may take until `until`; `caller` is known once a stream is served; `reason` is why we end it."""
 
@@ -23,10 +27,11 @@ class OpenCall:
 
 
 class OpenCalls:
-    """Every RPC by the task that serves it, from before its first message has arrived.
+    """Every RPC that is being served, by its task.
 
-    `deadline` is the server's own for each of them, however long the caller would wait: also for the first message,
-    which a hostile caller never sends. Without a clock there is none.
+    `deadline` is the server's own for each of them, however long the caller would wait. Without a clock there is none.
+    An RPC whose message has not arrived is not here: gRPC tells nobody of it before, and it holds nothing but its place
+    among the streams of its connection.
     """
 
     def __init__(self, clock: Clock | None = None, deadline: Nanos = 0) -> None:
@@ -34,6 +39,11 @@ class OpenCalls:
         self._deadline = deadline
         self._calls: dict[asyncio.Task[Any], OpenCall] = {}
         self.begun = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are now."""
+        return len(self._calls)
 
     def begin(self) -> None:
         """The current task serves a new RPC; its end is noticed by itself."""
@@ -83,5 +93,5 @@ def _current() -> asyncio.Task[Any]:
 
 
 def is_cancelled() -> bool:
-    """Whether the current RPC's own task was cancelled, and not just something that it waited for."""
+    """Whether the current task itself was cancelled, and not just something that it waited for."""
     return _current().cancelling() > 0
