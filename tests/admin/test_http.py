@@ -253,8 +253,8 @@ async def test_a_namespace_sees_its_own_decisions_and_flows(tmp_path: Path) -> N
     people = [identity("a", "gateway", namespace="a"), identity("b", "viewer", namespace="b")]
     async with admin(tmp_path, identities=people) as http:
         served = http.served
-        request = {"metadata": (("authorization", "Bearer a-token"),)}
-        await served.admission.Admit(admission_pb2.AdmitRequest(model=QWEN, worker_id="w", request_bytes=1), **request)
+        request = admission_pb2.AdmitRequest(model=QWEN, worker_id="w", request_bytes=1)
+        await served.admission.Admit(request, metadata=(("authorization", "Bearer a-token"),))
         await http.written(1)
         assert len((await http.data("/api/decisions", "a-token"))["decisions"]) == 1
         assert (await http.data("/api/decisions", "b-token"))["decisions"] == []
