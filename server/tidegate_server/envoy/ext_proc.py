@@ -6,6 +6,7 @@ Envoy opens one stream for each HTTP request: its headers, its whole body, then 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import grpc
@@ -16,14 +17,17 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as rpc
 from envoy.type.v3 import http_status_pb2
 from tidegate.v1 import admission_pb2, flow_pb2
 
+from tidegate_server.core.model import Caller
 from tidegate_server.envoy.answering import FAILED, Deny, Forward, answer_to, answer_to_error
 from tidegate_server.envoy.asking import InvalidBody, admit_request, read_body
-from tidegate_server.rpc.guard import Context
+from tidegate_server.rpc.guard import Context, current_caller
 
 log = logging.getLogger("tidegate.envoy")
 
 Admit = Callable[[admission_pb2.AdmitRequest, Context], Awaitable[admission_pb2.AdmitResponse]]
-ExitHop = Callable[[flow_pb2.HopGrant, bool], Awaitable[None]]
+ExitHop = Callable[[Caller, flow_pb2.HopGrant, bool], Awaitable[None]]
+"""Ends that caller's hop; whether it succeeded. Raises nothing."""
+
 Counted = Callable[[], AbstractContextManager[None]]
 """Counts a decision as one call that runs, as long as it is made. Raises Overloaded, ShuttingDown."""
 
@@ -33,11 +37,11 @@ STATUS = ":status"
 
 
 class Decided(NamedTuple):
-    """What became of a request, and the hop that was entered with it."""
+    """What became of a request, and what ends the hop that was entered with it."""
 
     answer: Forward | Deny
     body: bytes = b""
-    hop: flow_pb2.HopGrant | None = None
+    exit_hop: Callable[[bool], Awaitable[None]] | None = None
 
 
 class ExternalProcessorServicer(rpc.ExternalProcessorServicer):  # type: ignore[misc] # xds-protos ships no types
@@ -77,8 +81,8 @@ class ExternalProcessorServicer(rpc.ExternalProcessorServicer):  # type: ignore[
                 else:
                     yield wire.ProcessingResponse(**{part: _UNCHANGED[part]()} if part in _UNCHANGED else {})
         finally:
-            if decided is not None and decided.hop is not None:
-                await self._exit_hop(decided.hop, success)
+            if decided is not None and decided.exit_hop is not None:
+                await decided.exit_hop(success)
 
     async def _decide(self, headers: Mapping[str, str], body: bytes, context: Context) -> Decided:
         """The decision on a request; an error of ours is one that forbids it."""
@@ -90,11 +94,12 @@ class ExternalProcessorServicer(rpc.ExternalProcessorServicer):  # type: ignore[
                     raise InvalidBody("names no model")
                 response = await self._admit(request, context)
                 answer = answer_to(response)
-                hop = response.hop if response.HasField("hop") else None
+                # Bound to the caller here: where a stream is torn down, nobody knows any more whose it was.
+                exit_hop = partial(self._exit_hop, current_caller(), response.hop) if response.HasField("hop") else None
                 if isinstance(answer, Deny):
-                    return Decided(answer, hop=hop)
+                    return Decided(answer, exit_hop=exit_hop)
                 effort = response.reasoning_effort if response.reasoning_effort_mapped else ""
-                return Decided(answer, asked.for_provider(response.binding.model, effort), hop)
+                return Decided(answer, asked.for_provider(response.binding.model, effort), exit_hop)
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged where it is none of its doing
             return Decided(answer_to_error(error))
 

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 import grpc
 from tidegate.v1 import admission_pb2, flow_pb2
 
+from tidegate_server.core.model import Caller
 from tidegate_server.errors import TidegateError
-from tidegate_server.rpc.guard import Context, Guard, current_caller
+from tidegate_server.rpc.guard import Context, Guard
 from tidegate_server.usecases.flows import FlowGuard
 
 Admit = Callable[[admission_pb2.AdmitRequest, Context], Awaitable[admission_pb2.AdmitResponse | bytes]]
@@ -27,9 +28,9 @@ def add_envoy_services(server: grpc.aio.Server, admit: Admit, flows: FlowGuard, 
         answer = await admit(request, context)
         return admission_pb2.AdmitResponse.FromString(answer) if isinstance(answer, bytes) else answer
 
-    async def exit_hop(hop: flow_pb2.HopGrant, success: bool) -> None:
+    async def exit_hop(caller: Caller, hop: flow_pb2.HopGrant, success: bool) -> None:
         try:
-            await flows.exit(hop.traceparent, hop.hop_id, 0, success, current_caller())
+            await flows.exit(hop.traceparent, hop.hop_id, 0, success, caller)
         except TidegateError as error:  # the flow's time ends it
             log.warning("a hop could not be closed: %s", error)
 
