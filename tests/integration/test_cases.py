@@ -193,18 +193,20 @@ async def test_case_07_what_is_no_number_counts_for_nothing(tmp_path: Path, bad:
 
 @pytest.mark.parametrize("seconds", [1_800_000_000_000, 0, 1, EPOCH // SECOND + 3 * 365 * 86_400, -1, 10**15])
 async def test_case_11_an_end_in_another_unit_bounds_the_delay_and_frees_nobody(tmp_path: Path, seconds: int) -> None:
-    async with serving(tmp_path) as server, server.collector() as collector:
+    async with serving(tmp_path, with_routes(one=route("codex/sol"))) as server, server.collector() as collector:
         spent = quota("codex", 0)
         spent.quota.reset_time.seconds = seconds
         await collector.send(spent, balance())
-        answer = await server.admit(PAID_ROUTE, dry_run=True)
-        past = seconds * SECOND <= EPOCH
-        if past:  # unknown until a new fact: neither free nor a reason to pay
-            assert answer.refusal.reason == types_pb2.REFUSAL_REASON_CAPACITY_UNKNOWN
+        paid = await server.admit(PAID_ROUTE, dry_run=True)
+        alone = (await server.admit("managed/one", dry_run=True)).refusal
+        assert alone.retry_delay.seconds <= 400 * 86_400
+        if seconds * SECOND <= EPOCH:  # past: unknown until a new fact, neither free nor a reason to pay
+            assert paid.refusal.reason == types_pb2.REFUSAL_REASON_CAPACITY_UNKNOWN
+            assert alone.reason == types_pb2.REFUSAL_REASON_CAPACITY_UNKNOWN
         else:  # still spent, and so the paid model may be used
-            assert answer.binding.provider == "openrouter"
-            assert answer.evidence[0].blocker == types_pb2.BLOCKER_QUOTA_EXHAUSTED
-        assert answer.refusal.retry_delay.seconds <= 400 * 86_400
+            assert alone.reason == types_pb2.REFUSAL_REASON_NO_ELIGIBLE_CANDIDATE
+            assert paid.binding.provider == "openrouter"
+            assert paid.evidence[0].blocker == types_pb2.BLOCKER_QUOTA_EXHAUSTED
 
 
 async def test_case_12_stale_engines_are_not_saturated_engines(tmp_path: Path) -> None:
