@@ -51,12 +51,16 @@ class Session:
 
 
 class _Refresh:
-    """One refresh of one provider: whose answer is open, and how the others answered."""
+    """One refresh of one provider: whose answer is open, and how the others answered.
 
-    __slots__ = ("any_answered", "any_failed", "open", "until")
+    After `until` it is asked for anew. `wanted` is how long the last of those who share it waits: a collector that
+    connects late still has that long.
+    """
+
+    __slots__ = ("any_answered", "any_failed", "open", "until", "wanted")
 
     def __init__(self, until: Instant) -> None:
-        self.until = until
+        self.until = self.wanted = until
         self.open: dict[Session, int] = {}
         self.any_answered = False
         self.any_failed = False
@@ -131,6 +135,7 @@ class Feeds:
         """Have that provider observed again, unless it is asked for already."""
         known = self._refreshes.get(provider)
         if known is not None and known.is_in_flight(now):
+            known.wanted = max(known.wanted, until)
             return
         refresh = self._refreshes[provider] = _Refresh(until)
         for session in self._sessions.values():
@@ -166,7 +171,7 @@ class Feeds:
         refresh.open[session] = self._last_id
         if session.asked.full():  # it does not read; what it was asked first is over by now
             session.asked.get_nowait()
-        session.asked.put_nowait(RefreshAsked(self._last_id, (provider,), refresh.until))
+        session.asked.put_nowait(RefreshAsked(self._last_id, (provider,), refresh.wanted))
 
     def _leave(self, session: Session, reason: TidegateError | None) -> None:
         session.end(reason)

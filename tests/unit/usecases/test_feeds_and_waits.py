@@ -76,6 +76,18 @@ async def test_one_refresh_is_in_flight_per_provider_until_its_time_is_over() ->
     assert (asked(passive), asked(elsewhere)) == ([], [])
 
 
+async def test_a_collector_that_connects_late_has_as_long_as_the_last_waiter_waits() -> None:
+    changes = Changes()
+    feeds = Feeds(changes, 10)
+    feeds.open(session("hangs"))
+    feeds.ask("p", NOW + WAIT, NOW)
+    feeds.ask("p", NOW + 2 * WAIT - 1, NOW + WAIT - 1)  # shares the refresh, and waits longer
+    late = session("late")
+    with changes.expect(["p"]):
+        feeds.open(late)
+    assert late.asked.get_nowait().until == NOW + 2 * WAIT - 1
+
+
 async def test_a_refresh_has_failed_when_everyone_who_was_asked_has() -> None:
     feeds = Feeds(Changes(), 10)
     one, two = session("a"), session("b")
