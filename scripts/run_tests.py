@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN_PACKAGES: dict[str, str] = {}
+DEBIAN_PACKAGES: dict[str, str] = {"chromium": "chromium"}
 """A command that the suite runs, and the Debian package that has it."""
 
 
