@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -29,6 +30,8 @@ HEALTHY, UNHEALTHY = types_pb2.HEALTH_STATE_HEALTHY, types_pb2.HEALTH_STATE_UNHE
 
 INGRESS, ADMIN, TIDEGATE, LISTS, QWEN, GEMMA = 10000, 9901, 50051, 9464, 8000, 8001
 """The ports of the example."""
+
+NO_PORTS: Mapping[int, int] = MappingProxyType({})
 
 
 def example(name: str = "envoy.yaml") -> Any:
@@ -169,15 +172,20 @@ class World:
 
     @classmethod
     @contextmanager
-    def start(cls, directory: Path, document: Any = None, **settings: Any) -> Iterator["World"]:
-        """Everything, started. `document`: another Envoy configuration; `settings`: of Tidegate, over the example's."""
+    def start(
+        cls, directory: Path, document: Any = None, ports: Mapping[int, int] = NO_PORTS, **settings: Any
+    ) -> Iterator["World"]:
+        """Everything, started.
+
+        `document`: another Envoy configuration, with more `ports`; `settings`: of Tidegate, over the example's.
+        """
         address = free_address()
         lists = free_address()
         config = {**example("tidegate.yaml"), "admin": {"listen": lists}, "coldWait": "0.2s", **settings}
         with engine() as qwen, engine() as gemma, ExitStack() as running:
             server = running.enter_context(tidegate(config, directory, "--listen", address))
-            ports = {TIDEGATE: port_of(address), LISTS: port_of(lists), QWEN: qwen.port, GEMMA: gemma.port}
-            with envoy(ports, directory, document) as url:
+            own = {TIDEGATE: port_of(address), LISTS: port_of(lists), QWEN: qwen.port, GEMMA: gemma.port}
+            with envoy({**own, **ports}, directory, document) as url:
                 yield cls(url, directory, config, address, qwen, gemma, running, server)
 
     def report(self, **states: types_pb2.HealthState.ValueType) -> None:

@@ -1,5 +1,7 @@
 """The example with a real Envoy: what goes out, byte for byte, and what never does."""
 
+import gzip
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,8 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from tidegate import Client
 from tidegate.v1 import types_pb2
 
-from tests.gateways.envoy_proxy.support import HEALTHY, MIB, STREAM, UNHEALTHY, World
+from tests.gateways.envoy_proxy.filters import processing
+from tests.gateways.envoy_proxy.support import HEALTHY, MIB, STREAM, UNHEALTHY, World, example
 
 PATH = "/v1/chat/completions"
 ASK = b'{"model":"managed/routine","messages":[]}'
@@ -109,6 +112,7 @@ def padded(size: int, model: str = "managed/routine") -> bytes:
     [
         (b"", {}, 400, "invalid_json"),
         (b"hello", {}, 400, "invalid_json"),
+        (gzip.compress(ASK), {"content-encoding": "gzip"}, 400, "invalid_json"),
         (b'{"model":"managed/routine"', {}, 400, "invalid_json"),
         (b'{"model":"managed/routine"}}', {}, 400, "invalid_json"),
         (b'["managed/routine"]', {}, 400, "invalid_json"),
@@ -225,3 +229,35 @@ def test_the_worker_is_named_by_headers_then_by_the_bodys_metadata(world: World,
     ):
         assert caller.post(PATH, content=named, headers=headers).status_code == 200
         assert world.qwen.requests[-1].headers["x-session-id"] == worker
+
+
+def test_the_lists_of_models_need_no_admission(world: World, caller: httpx.Client) -> None:
+    fixed = caller.get("/v1/models")
+    assert fixed.status_code == 200
+    assert {model["id"] for model in fixed.json()["data"]} >= {"gemma/gemma-4-31b"}
+    assert "managed/routine" not in fixed.text
+    assert "managed/routine" in caller.get("/v1/model-catalog").text
+    assert not world.calls()
+
+
+def test_the_services_have_their_own_health(world: World) -> None:
+    with Client(world.server.address) as client:
+        assert client.serving("envoy.service.ext_proc.v3.ExternalProcessor")
+        assert client.serving("envoy.service.auth.v3.Authorization")
+
+
+@pytest.mark.parametrize(("role", "status"), [("gateway", 200), ("collector", 503), ("", 503)])
+def test_envoy_needs_the_role_of_a_gateway(role: str, status: int, tmp_path: Path) -> None:
+    document = example()
+    token = {"key": "authorization", "value": "Bearer let-me-in"}
+    processing(document)["grpc_service"]["initial_metadata"] = [token] if role else []
+    digest = hashlib.sha256(b"let-me-in").hexdigest()
+    providers = {"providers": ["qwen"]} if role == "collector" else {}
+    identities = [{"name": "edge", "role": role or "gateway", "tokenSha256": digest, **providers}]
+    with World.start(tmp_path, document, identities=identities) as world:
+        # An explicit model needs no facts.
+        headers = {"thread-id": "t", "authorization": "Bearer let-me-in"}
+        content = b'{"model":"gemma/gemma-4-31b"}'
+        answer = httpx.post(world.url + PATH, content=content, headers=headers, timeout=30)
+        assert answer.status_code == status, answer.text
+        assert world.calls() == (1 if status == 200 else 0)
