@@ -11,6 +11,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidegate import requests
+from tidegate.coalesce import Coalescer
 from tidegate.credentials import Connection, Tls
 from tidegate.errors import CredentialError, TidegateError, from_rpc_error
 from tidegate.feed import Feed
@@ -48,6 +49,7 @@ class AsyncClient:
         insecure: bool = False,
         timeout: float = requests.DEFAULT_TIMEOUT,
         retry: RetryPolicy | None = None,
+        coalesce: bool = False,
     ) -> None:
         """Open a connection lazily; nothing is sent yet.
 
@@ -58,12 +60,14 @@ class AsyncClient:
             insecure: allow a token in clear to another machine.
             timeout: deadline of each call in seconds, its retries included.
             retry: how UNAVAILABLE is repeated.
+            coalesce: let concurrent admissions ride together in AdmitBatch, for a busy gateway (`tidegate.coalesce`).
         """
         self.connection = Connection.find(target, tls=tls, token_file=token_file, insecure=insecure)
         self.timeout = timeout
         self.retry = retry or RetryPolicy()
         self._channel = self.connection.open_asyncio()
         self._admission = admission_pb2_grpc.AdmissionServiceStub(self._channel)
+        self._coalescer = Coalescer(self._send_batch) if coalesce else None
         self._operator = operator_pb2_grpc.OperatorServiceStub(self._channel)
         self._check: aio.UnaryUnaryMultiCallable[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse] = (
             health_pb2_grpc.HealthStub(self._channel).Check  # type: ignore[attr-defined]
@@ -129,7 +133,21 @@ class AsyncClient:
             The answer; a refusal is one, too. Look at `may_forward`, or call `require()`.
         """
         request = requests.admit_request(model, worker_id, request_bytes, options)
-        return Admission(await self.call(self._admission.Admit, request, timeout))
+        if self._coalescer is None:
+            return Admission(await self.call(self._admission.Admit, request, timeout))
+        deadline = self.retry.clock() + (self.timeout if timeout is None else timeout)
+        response = await self._coalescer.admit(request, deadline - self.retry.clock())
+        if response is None:
+            left = max(0.0, deadline - self.retry.clock())
+            response = await self.call(self._admission.Admit, request, left)
+        return Admission(response)
+
+    async def _send_batch(
+        self,
+        batch: admission_pb2.AdmitBatchRequest,
+        timeout: float,  # noqa: ASYNC109 - as above
+    ) -> admission_pb2.AdmitBatchResponse:
+        return await self.call(self._admission.AdmitBatch, batch, timeout, repeatable=False)
 
     async def admit_or_raise(
         self,
