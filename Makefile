@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateways lint format proto lock bench soak clean
+.PHONY: help run test test-gateways lint format proto lock bench soak fuzz clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench: $(VENV)/dev  ## benchmarks; each prints a ratio
 
 soak: $(VENV)/dev  ## the long tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+fuzz: $(VENV)/dev  ## every parser under a fuzzer, ten minutes each
+	$(BIN)/python -m tests.fuzz
 
 clean:  ## remove what the other commands made
 	rm -rf $(VENV) build dist clients/node/dist clients/node/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
