@@ -134,6 +134,8 @@ class Provider:
     go_on: threading.Event = field(default_factory=threading.Event)
     """Set by the test between the two halves of a stream."""
     arrived: threading.Condition = field(default_factory=threading.Condition)
+    close: Callable[[], None] = lambda: None
+    """Stops listening."""
 
     def wait_for(self, count: int) -> Request:
         """Wait until it has had so many requests; the newest one."""
@@ -180,7 +182,7 @@ def provider() -> Iterator[Provider]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    state.url, state.close = f"http://127.0.0.1:{server.server_port}", server.server_close
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

@@ -145,6 +145,14 @@ def test_no_fact_no_capacity_no_server_no_call(world: World) -> None:
     assert not world.provider.requests
 
 
+def test_an_upstream_that_is_not_there_is_not_replaced_by_another(world: World) -> None:
+    world.report(types_pb2.HEALTH_STATE_HEALTHY)
+    world.provider.close()
+    answer = world.ask()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+    assert answer.headers["x-should-retry"] == "false"
+
+
 def test_a_hop_carries_its_trace_to_the_agent_and_back_into_admission(world: World) -> None:
     world.report(types_pb2.HEALTH_STATE_HEALTHY)
     body = b'{"model":"managed/routine"}'

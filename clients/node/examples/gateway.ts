@@ -173,7 +173,8 @@ function fail(outgoing: ServerResponse, error: unknown): void {
   else if (error instanceof BadBody) answer = { status: 400, code: "invalid_json", message: error.message };
   else console.error(error);
   const { status, ...said } = answer;
-  const body = JSON.stringify({ error: { ...said, type: "invalid_request_error", param: null } });
+  const type = status >= 500 ? "server_error" : "invalid_request_error";
+  const body = JSON.stringify({ error: { ...said, type, param: null } });
   respond(outgoing, { status, headers: { "content-type": "application/json", "x-should-retry": "false" }, body });
 }
 

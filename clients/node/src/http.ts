@@ -24,7 +24,7 @@ export function httpAnswerTo(reason: unknown): HttpAnswer {
 
 /** Send the answer. */
 export function respond(response: ServerResponse, { status, headers, body }: HttpAnswer): void {
-  response.writeHead(status, headers).end(body);
+  response.writeHead(status, { ...headers, "content-length": Buffer.byteLength(body) }).end(body);
 }
 
 function answerToRefusal(refusal: Refusal): HttpAnswer {

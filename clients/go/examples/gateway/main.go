@@ -62,7 +62,7 @@ func main() {
 	}
 	defer client.Close()
 	g.tidegate = client
-	g.proxy = &httputil.ReverseProxy{Rewrite: rewrite, FlushInterval: -1} // -1: what streams in, streams out
+	g.proxy = &httputil.ReverseProxy{Rewrite: rewrite, ErrorHandler: unreachable, FlushInterval: -1} // -1: a stream stays one
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", g.infer)
@@ -146,6 +146,11 @@ func (g *gateway) callAgent(w http.ResponseWriter, r *http.Request) {
 	g.forward(status, r, target.url, body, nil)
 }
 
+func unreachable(w http.ResponseWriter, _ *http.Request, err error) {
+	log.Printf("the upstream did not answer: %v", err)
+	fail(w, http.StatusBadGateway, "upstream_failed", "The upstream did not answer.")
+}
+
 type onward struct {
 	to      *url.URL
 	headers map[string]string
@@ -224,7 +229,11 @@ func fail(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Should-Retry", "false")
 	w.WriteHeader(status)
-	said := map[string]any{"message": message, "type": "invalid_request_error", "param": nil, "code": code}
+	kind := "invalid_request_error"
+	if status >= 500 {
+		kind = "server_error"
+	}
+	said := map[string]any{"message": message, "type": kind, "param": nil, "code": code}
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": said}) // the caller is gone when this fails
 }
 
