@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -30,6 +31,7 @@ from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.credentials import Certificates, identify
 from tidegate_server.wiring.listeners import listen, server_options
 from tidegate_server.wiring.state import State, open_state
+from tidegate_server.wiring.tracing import open_tracing
 
 log = logging.getLogger("tidegate")
 
@@ -139,7 +141,7 @@ async def start(
     stack.push_async_callback(application.close)
 
     options = server_options(configuration, shares_port=worker is not None)
-    server = grpc.aio.server(interceptors=[guard], options=options)
+    server = grpc.aio.server(interceptors=[guard, *open_tracing(os.environ, stack)], options=options)
     needs = application.add_to(server)
     running.addresses = listen(server, configuration.listen, certificates)
     application.health.start(needs)
