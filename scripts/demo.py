@@ -37,6 +37,7 @@ Call it:
   .venv/bin/tidegate admit managed/routine my-thread --request-bytes 1200 --explain
   .venv/bin/tidegate capacity --model managed/routine
   README.md has the same call from Python, Node and any gRPC client.
+Look: http://127.0.0.1:9464/ shows where a new worker would go and why, capacity, decisions and flows.
 See it refuse: stop the engine (kill {engine}), wait 15 s, and ask for a new worker on managed/local.
 Ctrl-C ends everything; the pins stay in ./state.
 """

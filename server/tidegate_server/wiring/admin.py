@@ -50,7 +50,9 @@ async def open_admin(
     await stack.enter_async_context(serving(app, bound, None if address.is_loopback else configuration.tls))
     sampling = asyncio.create_task(rates.run())
     stack.callback(sampling.cancel)
-    return address if address.path else address._replace(port=bound.getsockname()[1])
+    served = address if address.path else address._replace(port=bound.getsockname()[1])
+    log.info("metrics and the page on %s", served)
+    return served
 
 
 def admin_verbs(application: Application, rates: Rates, generation: Callable[[], int], clock: Clock) -> AdminVerbs:
