@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import AsyncClient
+from tidegate.retry import RetryPolicy
 from tidegate.v1 import flow_pb2, types_pb2
 from tidegate_server.config import ConfigurationSource
 from tidegate_server.wiring.clock import SystemClock
@@ -170,7 +171,9 @@ async def inside(config: Path) -> AsyncIterator[Inside]:
     async with AsyncExitStack() as stack:
         running = await start(ConfigurationSource(config, {}), SystemClock(), stack)
         token = config.parent / "state" / "local.token"
-        client = await stack.enter_async_context(AsyncClient(str(running.addresses[0]), token_file=token))
+        once = RetryPolicy(attempts=1)  # what the server answers, and not what a patient client makes of it
+        address = str(running.addresses[0])
+        client = await stack.enter_async_context(AsyncClient(address, token_file=token, retry=once))
         yield Inside(running, client)
 
 

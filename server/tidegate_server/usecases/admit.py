@@ -5,17 +5,28 @@ from typing import NamedTuple, Protocol
 
 from tidegate_server.core.decide import Decision, decide, screen
 from tidegate_server.core.flow.model import Granted
-from tidegate_server.core.model import Caller, Pin, Request, StoredPin, Verdict, WallTime
+from tidegate_server.core.model import Caller, Pin, RefusalReason, Request, StoredPin, Verdict, WallTime
 from tidegate_server.core.policy import Candidate, Policy, Route
 from tidegate_server.core.refusals import FLOW_REQUIRED, Refusal
 from tidegate_server.core.requests import request_faults
-from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound
+from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound, StoreUnavailable
 from tidegate_server.ports import Clock, FactStore, PinStore
 from tidegate_server.usecases.cold_wait import ColdWait, WaitBudget
 from tidegate_server.usecases.policies import Policies
 
 PinIds = Callable[[str, str, str, str], bytes]
 """The keyed hash of namespace, tenant, route and worker (§5)."""
+
+
+RESTS_ON_FACTS = frozenset(
+    {
+        RefusalReason.CAPACITY_UNKNOWN,
+        RefusalReason.NO_ELIGIBLE_CANDIDATE,
+        RefusalReason.PIN_PAID_PREREQUISITE_LIFTED,
+        RefusalReason.PIN_PROVIDER_UNAVAILABLE,
+    }
+)
+"""The refusals that other facts could have made another answer of."""
 
 
 class FlowContext(Protocol):
@@ -184,7 +195,15 @@ class Admit:
         return FLOW_REQUIRED if route.require_flow else None
 
     def _decide(self, route: Route, request: Request, pin: StoredPin | None, flow: Refusal | None) -> Decision:
-        return decide(route, request, pin, self._facts.groups(), self._clock.monotonic(), flow)
+        now = self._clock.monotonic()
+        try:
+            return decide(route, request, pin, self._facts.groups(), now, flow)
+        except StoreUnavailable:
+            # Facts are shown with every refusal; one that rests on none of them stands without them, too.
+            decision = decide(route, request, pin, {}, now, flow)
+            if decision.refusal is None or decision.refusal.reason in RESTS_ON_FACTS:
+                raise
+            return decision
 
     def _answer(
         self,
