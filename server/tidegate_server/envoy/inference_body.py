@@ -29,6 +29,9 @@ _STATEFUL_TYPES = frozenset({"item_reference", "redacted_thinking"})
 _STATEFUL_FIELDS = ("encrypted_content", "signature")
 _STATEFUL_MEMBERS = ("previous_response_id", "conversation")
 
+MAX_PARTS = 100_000
+"""Messages and content parts that are looked at: more is nobody's conversation, and would hold up everybody else's."""
+
 
 class InferenceBody:
     """A request's body. Raises InvalidJson, with a message for the caller."""
@@ -36,6 +39,7 @@ class InferenceBody:
     def __init__(self, body: bytes) -> None:
         self._json = JsonBody(body)
         self._reasoning = self._json.nested("reasoning")
+        self._parts = list(_parts_of(self._json.value("messages"), self._json.value("input")))
 
     @property
     def model(self) -> str:
@@ -63,14 +67,14 @@ class InferenceBody:
         """`unknown` when the request carries state that only the provider who made it can read; else ""."""
         carries = any(self._json.value(name) is not None for name in _STATEFUL_MEMBERS) or any(
             part.get("type") in _STATEFUL_TYPES or any(part.get(name) for name in _STATEFUL_FIELDS)
-            for part in self._parts()
+            for part in self._parts
         )
         return UNKNOWN_STATE if carries else ""
 
     @property
     def input_modalities(self) -> tuple[str, ...]:
         """What the input holds besides text; empty: text alone."""
-        types = (part.get("type") for part in self._parts())
+        types = (part.get("type") for part in self._parts)
         return tuple(sorted({MODALITIES[kind] for kind in types if isinstance(kind, str) and kind in MODALITIES}))
 
     def for_provider(self, model: str, effort: str) -> bytes:
@@ -93,16 +97,20 @@ class InferenceBody:
             else:
                 yield self._json.set("reasoning_effort", effort)
 
-    def _parts(self) -> Iterator[dict[str, object]]:
-        """Each message and each content part, at any depth of `content` and `output`."""
-        todo = [self._json.value("messages"), self._json.value("input")]
-        while todo:
-            value = todo.pop()
-            if isinstance(value, list):
-                todo.extend(value)
-            elif isinstance(value, dict):
-                yield value
-                todo.extend((value.get("content"), value.get("output")))
+
+def _parts_of(*roots: object) -> Iterator[dict[str, object]]:
+    """Each message and each content part, at any depth of `content` and `output`."""
+    todo, seen = list(roots), 0
+    while todo:
+        value = todo.pop()
+        if isinstance(value, list):
+            seen += len(value)
+            if seen > MAX_PARTS:
+                raise InvalidJson(f"has more than {MAX_PARTS} messages and content parts")
+            todo.extend(value)
+        elif isinstance(value, dict):
+            yield value
+            todo.extend((value.get("content"), value.get("output")))
 
 
 def _text(where: JsonObject, name: str) -> str:

@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
+MAX_MEMBERS = 1_000
+"""Members of one object that is walked: more is no request, and would hold up those of others."""
+
 
 class InvalidJson(ValueError):
     """The body is no JSON object that can be understood in one way only; the message is for the caller."""
@@ -98,6 +101,8 @@ def _read_members(text: str, at: int) -> tuple[dict[str, Member], int]:
         value, at = _decode(text, start)
         if name in members:
             raise InvalidJson(f"names {json.dumps(name[:64])} twice")
+        if len(members) == MAX_MEMBERS:
+            raise InvalidJson(f"has more than {MAX_MEMBERS} members")
         members[name] = Member(value, start, at)
         at = _skip_space(text, at)
         if text[at : at + 1] == "}":

@@ -31,6 +31,9 @@ NEVER_SHED = frozenset({"/tidegate.v1.FlowService/ExitHop"})
 OWN_TIME = "/tidegate.v1.OperatorService/"
 """Calls that may take as long as there are pins; every other one has the server's own deadline, too."""
 
+REQUEST_STREAMS = frozenset({"/envoy.service.ext_proc.v3.ExternalProcessor/Process"})
+"""Streams that are one request each: there may be as many as calls, and they take no place of feeds and watchers."""
+
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 
 
@@ -51,6 +54,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self.open_calls = open_calls or OpenCalls()
         self.running = 0
         self.streams = 0
+        self.request_streams = 0
         self.shed = 0
         self.draining = False
         self._identify = identify
@@ -151,11 +155,11 @@ class Guard(grpc.aio.ServerInterceptor):
     def _stream(self, behavior: Any, method: str, access: Access) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
             self.open_calls.begin()
-            self.streams += 1
+            self._count_stream(method, 1)
             try:
                 if self.draining:
                     raise ShuttingDown
-                if self.streams > self._max_streams:
+                if self._has_no_place(method):
                     self.shed += 1
                     raise Overloaded("streams")
                 caller = self._caller(context, access)
@@ -168,7 +172,7 @@ class Guard(grpc.aio.ServerInterceptor):
             except asyncio.CancelledError as cancelled:
                 await self._refuse_cancelled(cancelled, method, context)
             finally:
-                self.streams -= 1
+                self._count_stream(method, -1)
 
         return guarded
 
@@ -178,6 +182,17 @@ class Guard(grpc.aio.ServerInterceptor):
         if reason is None and is_cancelled():  # by gRPC: the caller is gone
             raise cancelled
         await refuse(reason or CutOff(), method, context)
+
+    def _count_stream(self, method: str, change: int) -> None:
+        if method in REQUEST_STREAMS:
+            self.request_streams += change
+        else:
+            self.streams += change
+
+    def _has_no_place(self, method: str) -> bool:
+        if method in REQUEST_STREAMS:
+            return self.request_streams > self._max_calls
+        return self.streams > self._max_streams
 
     def _enter(self, method: str) -> None:
         if self.draining and method not in NEVER_SHED:

@@ -1,7 +1,9 @@
 """A wrong, missing, late or unknown answer never forwards a request through Envoy."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,19 @@ def test_tidegate_down_and_up_again(world: World, caller: httpx.Client) -> None:
     while caller.post(PATH, content=ASK, headers=FORGED).status_code == 503:
         pass  # until Envoy connects again; the test's own timeout bounds it
     assert world.calls() == 2
+
+
+def test_a_decision_that_is_being_made_when_tidegate_stops_is_still_an_answer(tmp_path: Path) -> None:
+    with World.start(tmp_path, coldWait="2.5s") as world, ThreadPoolExecutor(1) as threads:
+        # Nothing is known, and collectors may still come: Tidegate waits for them.
+        ask = partial(httpx.post, world.url + PATH, content=ASK, headers=FORGED, timeout=30)
+        asked = threads.submit(ask)
+        assert wait([asked], timeout=0.3).not_done
+        world.server.stop()
+        answer = asked.result()
+        assert answer.json()["error"]["code"] in ("capacity_unknown", "admission_unavailable")
+        assert answer.headers["x-should-retry"] == "true"
+        assert not world.calls()
 
 
 def test_the_example_waits_longer_than_tidegate_does() -> None:

@@ -65,6 +65,9 @@ def test_a_mapped_effort_goes_where_the_format_has_it(before: str, after: str) -
         (b'{"model":"m","reasoning":{"effort":"low","effort":"high"}}', '"effort" twice'),
         (b'{"model":"\xff"}', "not UTF-8"),
         (b'{"model":"\xed\xa0\x80"}', "not UTF-8"),
+        (b"{" + b",".join(b'"%d":0' % i for i in range(1_001)) + b"}", "more than 1000 members"),
+        (b'{"messages":[' + b"{}," * 100_000 + b"{}]}", "more than 100000 messages"),
+        (b'{"input":[{"content":[' + b"0," * 99_999 + b"0]}]}", "more than 100000 messages"),
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
