@@ -45,11 +45,18 @@ def current_caller() -> Caller:
 class Guard(grpc.aio.ServerInterceptor):
     """Authenticates, authorizes, bounds and translates errors.
 
-    `max_calls` unary calls and `max_streams` streams run at a time; what comes on top is refused at once.
+    `max_calls` unary calls and `max_streams` streams run at a time; what comes on top is refused at once. Where no
+    client is asked for a certificate, none is looked for.
     """
 
     def __init__(
-        self, identify: Identify, *, max_calls: int, max_streams: int = 1_000, open_calls: OpenCalls | None = None
+        self,
+        identify: Identify,
+        *,
+        max_calls: int,
+        max_streams: int = 1_000,
+        open_calls: OpenCalls | None = None,
+        asks_certificates: bool = True,
     ) -> None:
         self.open_calls = open_calls or OpenCalls()
         self.running = 0
@@ -58,6 +65,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self.shed = 0
         self.draining = False
         self._identify = identify
+        self._asks_certificates = asks_certificates
         self._max_calls = max_calls
         self._max_streams = max_streams
         self._wrapped: dict[str, Handler] = {}
@@ -133,12 +141,11 @@ class Guard(grpc.aio.ServerInterceptor):
         has_own_time = method.startswith(OWN_TIME)
 
         async def guarded(request: Any, context: Context) -> Any:
-            self.open_calls.begin()
+            task = self.open_calls.begin()
+            is_running = False
             try:
                 self._enter(method)
-            except Exception as error:  # noqa: BLE001 - translated, not swallowed
-                await refuse(error, method, context)
-            try:
+                is_running = True
                 if has_own_time:
                     self.open_calls.unlimited()
                 _CALLER.set(self._caller(context, access))
@@ -148,13 +155,15 @@ class Guard(grpc.aio.ServerInterceptor):
             except asyncio.CancelledError as cancelled:
                 await self._refuse_cancelled(cancelled, method, context)
             finally:
-                self._leave()
+                self.open_calls.end(task)
+                if is_running:
+                    self._leave()
 
         return guarded
 
     def _stream(self, behavior: Any, method: str, access: Access) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
-            self.open_calls.begin()
+            self.open_calls.begin().add_done_callback(self.open_calls.end)
             self._count_stream(method, 1)
             try:
                 if self.draining:
@@ -210,7 +219,9 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _caller(self, context: Context, access: Access) -> Caller:
         caller = self._identify(
-            _authorization(context), _certificate_names(context), identity_needed=access.identity_always
+            _authorization(context),
+            _certificate_names(context) if self._asks_certificates else (),
+            identity_needed=access.identity_always,
         )
         if caller.roles.isdisjoint(access.roles):
             raise RoleNotAllowed(access.roles)

@@ -45,12 +45,16 @@ class OpenCalls:
         """How many there are now."""
         return len(self._calls)
 
-    def begin(self) -> None:
-        """The current task serves a new RPC; its end is noticed by itself."""
+    def begin(self) -> asyncio.Task[Any]:
+        """The current task serves a new RPC, until its `end`."""
         task = _current()
         self._calls[task] = OpenCall(NEVER if self._clock is None else self._clock.monotonic() + self._deadline)
-        task.add_done_callback(self._calls.pop)
         self.begun += 1
+        return task
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """That RPC is over."""
+        del self._calls[task]
 
     def unlimited(self, caller: Caller | None = None) -> None:
         """The current RPC has no deadline but its caller's. `caller`: it is a stream of that one's."""

@@ -14,6 +14,10 @@ LOCAL_CALLER = Caller("", "default", frozenset({"gateway"}), None, start_flows=T
 """Without `identities`: whoever calls from this machine."""
 
 
+_SEEN = 1_000
+"""Good credentials that are known again without a hash. A dict compares a key only where its own secret hash agrees."""
+
+
 class CertificateName(NamedTuple):
     """One name that a client certificate bears: its kind, and the name in UTF-8.
 
@@ -43,6 +47,7 @@ class Identify:
 
     def __init__(self, identities: Iterable[Identity], *, open_to_local: bool) -> None:
         known = tuple(identities)
+        self._seen: dict[str, Caller] = {}
         self._tokens = tuple((i.token_sha256, i.caller) for i in known if i.token_sha256)
         self._certificates = {i.certificate: i.caller for i in known if i.certificate is not None}
         self._open_to_local = open_to_local
@@ -62,7 +67,7 @@ class Identify:
         Raises CredentialInvalid when the credential is nobody's, IdentityRequired when there is none and it is needed.
         """
         if authorization:
-            return self._by_token(authorization)
+            return self._seen.get(authorization) or self._by_token(authorization)
         for name in certificate_names:
             if name in self._certificates:
                 return self._certificates[name]
@@ -81,4 +86,6 @@ class Identify:
                 found = caller
         if found is None:
             raise CredentialInvalid
+        if len(self._seen) < _SEEN:  # how often a good token is spelled differently, is its owner's choice
+            self._seen[authorization] = found
         return found

@@ -132,6 +132,7 @@ async def start(
         max_calls=limits.max_concurrent_calls,
         max_streams=2 * limits.max_feeds + STREAMS_BESIDES_FEEDS,
         open_calls=OpenCalls(clock, limits.default_deadline),
+        asks_certificates=configuration.tls is not None and configuration.tls.client_ca is not None,
     )
     keys = Secrets(state.pin_key, state.tracestate_keys)
     certificates = Certificates(configuration.tls) if configuration.tls is not None else None
