@@ -160,9 +160,14 @@ def replica(config: Path, *arguments: str) -> Iterator[Process]:
 class Inside:
     """A replica within this process."""
 
-    def __init__(self, running: Running, client: AsyncClient) -> None:
+    def __init__(self, running: Running, client: AsyncClient, token_file: Path) -> None:
         self.running = running
         self.client = client
+        self._token_file = token_file
+
+    def patient_client(self) -> AsyncClient:
+        """A client that tries again: for what only prepares a test, on a machine that may be busy."""
+        return AsyncClient(str(self.running.addresses[0]), token_file=self._token_file, timeout=20)
 
 
 @contextlib.asynccontextmanager
@@ -174,7 +179,7 @@ async def inside(config: Path) -> AsyncIterator[Inside]:
         once = RetryPolicy(attempts=1)  # what the server answers, and not what a patient client makes of it
         address = str(running.addresses[0])
         client = await stack.enter_async_context(AsyncClient(address, token_file=token, retry=once))
-        yield Inside(running, client)
+        yield Inside(running, client, token)
 
 
 def quota(provider: str, percent: float, window: str = "5h", **fields: Any) -> types_pb2.Observation:

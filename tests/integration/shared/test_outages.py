@@ -208,14 +208,14 @@ async def world_of(directory: Path) -> AsyncIterator[World]:
         database = place.durable.rsplit("/", 1)[1]
         hurt = Place(directory, durable=postgres.dsn(database, durable.port), live=valkey.url(live.port))
         async with inside(hurt.write("a")) as server:
-            client = server.client
-            await client.report_capacity("c", [quota("claude", 50), quota("codex", 50)])
-            await client.admit(ROUTE, "known here", 10)
-            await other.client.admit(ROUTE, "known elsewhere", 10)
-            for name in ("known", "deregistered"):
-                registered = selection_pb2.RegisterAgentRequest(agent=selection_pb2.Agent(agent_id=name, name=name))
-                await client.agents.register(registered)
-            entered = await client.flows.enter_hop(hop(trace(), "", "A"))
+            async with server.patient_client() as client, other.patient_client() as elsewhere:
+                await client.report_capacity("c", [quota("claude", 50), quota("codex", 50)])
+                await client.admit(ROUTE, "known here", 10)
+                await elsewhere.admit(ROUTE, "known elsewhere", 10)
+                for name in ("known", "deregistered"):
+                    registered = selection_pb2.RegisterAgentRequest(agent=selection_pb2.Agent(agent_id=name, name=name))
+                    await client.agents.register(registered)
+                entered = await client.flows.enter_hop(hop(trace(), "", "A"))
             yield World(server, {"PostgreSQL": durable, "Valkey": live}, entered.grant)
             for proxy in (durable, live):
                 proxy.set(Mode.PASS)
