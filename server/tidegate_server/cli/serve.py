@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,10 @@ from pathlib import Path
 from tidegate_server import __version__
 from tidegate_server.cli.common import Commands
 from tidegate_server.config import ConfigurationSource
+from tidegate_server.errors import TidegateError
+from tidegate_server.wiring.redaction import redact_logs, secrets_of
+
+log = logging.getLogger("tidegate")
 
 
 def add_arguments(commands: Commands) -> None:
@@ -38,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("tidegate serve: --workers must be 1 or more", file=sys.stderr)
         return 2
     source = ConfigurationSource(arguments.config, listen=arguments.listen, state_directory=arguments.state_directory)
+    redact_logs(secrets_of(source.configuration, os.environ))
 
     def started(addresses: Sequence[object]) -> None:
         print(f"listening on {', '.join(map(str, addresses))}", flush=True)
@@ -48,7 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
         return Supervisor(source, Path(arguments.config), arguments.workers, arguments.log_level).run(started)
     from tidegate_server.wiring.run import serve  # noqa: PLC0415 - gRPC and the stores are for the server only
 
-    asyncio.run(serve(source, started=started))
+    try:
+        asyncio.run(serve(source, started=started))
+    except TidegateError:
+        raise
+    except Exception:
+        log.critical("the server ended with an error that nobody expected", exc_info=True)
+        return 1
     return 0
 
 

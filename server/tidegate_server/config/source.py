@@ -107,7 +107,7 @@ class ConfigurationSource:
             loaded = self._load()
             _refuse_restarts(self._loaded.configuration, loaded.configuration)
         except ConfigurationError as bad:
-            self.error = str(bad)
+            self.error = str(bad).replace(str(self._path), self._path.name)  # it is shown to operators far away
             return False
         self.error = ""
         if loaded.configuration != self._loaded.configuration:
