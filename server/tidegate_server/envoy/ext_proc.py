@@ -57,7 +57,7 @@ class ExternalProcessorServicer(rpc.ExternalProcessorServicer):  # type: ignore[
     ) -> AsyncIterator[wire.ProcessingResponse]:
         """Answer each part of one HTTP request as it comes. A hop that was entered ends with the stream."""
         headers: dict[str, str] = {}
-        decided, success, mode = None, False, BUFFERED
+        decided, success, mode = None, False, None
         try:
             async for message in request_iterator:
                 if message.HasField("protocol_config"):
@@ -70,8 +70,11 @@ class ExternalProcessorServicer(rpc.ExternalProcessorServicer):  # type: ignore[
                         return
                     yield wire.ProcessingResponse(request_headers=wire.HeadersResponse())
                 elif part == "request_body":
-                    whole = mode == BUFFERED
-                    decided = await self._decide(headers, message.request_body.body, context) if whole else _partial()
+                    body = message.request_body
+                    is_whole = (
+                        body.end_of_stream if mode is None else mode == BUFFERED
+                    )  # older ones do not tell the mode
+                    decided = await self._decide(headers, body.body, context) if is_whole else _partial()
                     yield request_answer(decided)
                     if isinstance(decided.answer, Deny):
                         return

@@ -181,7 +181,8 @@ class World:
         """
         address = free_address()
         lists = free_address()
-        config = {**example("tidegate.yaml"), "admin": {"listen": lists}, "coldWait": "0.2s", **settings}
+        tests_own = {"admin": {"listen": lists}, "coldWait": "0.2s", "freshness": {"health": "60s"}}
+        config = {**example("tidegate.yaml"), **tests_own, **settings}
         with engine() as qwen, engine() as gemma, ExitStack() as running:
             server = running.enter_context(tidegate(config, directory, "--listen", address))
             own = {TIDEGATE: port_of(address), LISTS: port_of(lists), QWEN: qwen.port, GEMMA: gemma.port}
