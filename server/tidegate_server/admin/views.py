@@ -25,11 +25,10 @@ SHORTENED = 2_000
 
 
 def models(entries: Sequence[CatalogEntry], policy: Policy) -> Json:
-    """The fixed models, as an OpenAI-compatible client expects a list of models."""
+    """`entries`, which are fixed models, as an OpenAI-compatible client expects a list of models."""
     rows = [
         {"id": entry.id, "object": "model", "created": 0, "owned_by": policy.models[entry.id].provider}
         for entry in entries
-        if not entry.managed
     ]
     return {"object": "list", "data": rows}
 

@@ -46,7 +46,7 @@ function provider(p, facts, reserves, asOf) {
     kind("health").map((f) => engine(f, asOf)),
     kind("quota").map((f) => quota(f, reserves, asOf)),
     kind("balance").map((f) => balance(f, asOf)),
-    kind("availability").map((f) => availability(f, asOf)),
+    kind("availability").filter(says).map((f) => availability(f, asOf)),
     facts.length > 0 && h("details", {}, h("summary", {}, facts.length === 1 ? "The fact" : `All ${facts.length} facts`), h("ul", { class: "facts" }, facts.map((f) => h("li", {}, factLine(f))))),
   );
 }
@@ -120,6 +120,12 @@ function balance(fact, asOf) {
   const empty = !b.unlimited && Number(b.amount) <= 0;
   const mark = empty || b.available === false ? chip("bad", empty ? "empty" : "not available") : chip("good", "funded");
   return row(fact, asOf, ["balance", b.scope].filter(Boolean).join(" · "), value, null, mark);
+}
+
+/** AVAILABLE for one kind of blocker only lifts that one: it says nothing that is worth a row. */
+function says(fact) {
+  const a = fact.observation.availability;
+  return name(a.state) !== "AVAILABLE" || !name(a.blocker);
 }
 
 function availability(fact, asOf) {

@@ -21,7 +21,7 @@ function route(r) {
     { class: `card route ${admitted ? "yes" : "no"}`, "data-key": r.route },
     h("header", {}, h("h3", {}, r.route), h("span", { class: "purpose" }, settings(r))),
     admitted
-      ? h("p", { class: "answer" }, h("span", { class: "arrow", "aria-hidden": "true" }, "→"), h("strong", {}, r.candidate), tier(chosen?.tier))
+      ? h("p", { class: "answer" }, h("span", { class: "to" }, h("span", { class: "arrow", "aria-hidden": "true" }, "→"), h("strong", {}, r.candidate)), tier(chosen?.tier))
       : h("p", { class: "answer" }, chip("bad", "refused"), h("strong", {}, words(r.refusal?.reason))),
     h("p", { class: "why" }, admitted ? r.rule : r.refusal?.message),
     r.suggestion && h("p", { class: "help" }, h("span", {}, "Would help: "), r.suggestion),
