@@ -73,7 +73,9 @@ ANSWERS = AdmitAnswers()
 @given(ADMISSIONS)
 async def test_an_answer_says_what_the_message_says(drawn: dict[str, Any]) -> None:
     admitted = await admission(drawn)
-    assert wire.AdmitResponse.FromString(ANSWERS.answer(admitted)) == admit_response(admitted)
+    answered = ANSWERS.answer(admitted)
+    assert wire.AdmitResponse.FromString(answered) == admit_response(admitted)
+    assert len(answered) == admit_response(admitted).ByteSize(), "each field once: not every reader merges pieces"
 
 
 @given(st.lists(ADMISSIONS | st.just(types_pb2.ItemError(code=3, reason="INVALID_REQUEST", message="m")), max_size=5))

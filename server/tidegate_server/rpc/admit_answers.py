@@ -1,13 +1,14 @@
 """Answers to Admit and AdmitBatch as bytes: what every worker of a binding is told is built and serialized once.
 
-On the wire a message is the concatenation of its fields: in any order, a map entry by entry, a message inside in pieces
-that are merged. So the usual answer is the binding's ready part, and behind it the two things that are the call's own:
-the decision's id, and the worker's where the provider has session affinity. That takes a fifth of the time that
-`mapping.admit_response` does, which all other answers are made by.
+On the wire a message is the concatenation of its fields, in any order, a map entry by entry. So the usual answer is the
+binding's ready part, and behind it the two things that are the call's own: the decision's id, and the worker's where
+the provider has session affinity. That takes a fifth of the time that `mapping.admit_response` does, which all other
+answers are made by. A message inside is written once and whole: readers should merge the pieces of one, and not all do
+(protobuf.js takes the last).
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import Descriptor
 from tidegate.v1 import admission_pb2 as wire
@@ -25,11 +26,20 @@ _KEPT = 4096
 """Parts that are kept: one per binding, pin state and effort, as long as a policy is in force."""
 
 
+class _Kept(NamedTuple):
+    """The parts without the worker, and the objects whose ids are their key: kept, so that the ids stay theirs."""
+
+    common: bytes
+    binding: bytes
+    route: Route
+    candidate: Candidate
+
+
 class AdmitAnswers:
     """Makes the answers; keeps the parts that it made."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Key, tuple[Route, Candidate, bytes]] = {}
+        self._kept: dict[_Key, _Kept] = {}
 
     def answer(self, admission: Admission) -> bytes:
         """A serialized AdmitResponse."""
@@ -39,24 +49,24 @@ class AdmitAnswers:
         if not is_usual or admission.ask.explain or route is None or candidate is None:
             return admit_response(admission).SerializeToString()
         key = (id(route), id(candidate), decision.pin_state, decision.effort)
-        kept = self._kept.get(key)
-        common = self._common(key, admission, route, candidate) if kept is None else kept[2]
+        kept = self._kept.get(key) or self._keep(key, admission, route, candidate)
         own = _DECISION_ID + _sized(admission.decision_id.encode())
-        if candidate.session_affinity:
-            worker = _sized(admission.ask.worker_id.encode())
-            own += _BINDING + _sized(_SESSION_KEY + worker) + _HEADERS + _sized(_SESSION_HEADER + worker)
-        return common + own
+        if not candidate.session_affinity:
+            return kept.common + _BINDING + _sized(kept.binding) + own
+        worker = _sized(admission.ask.worker_id.encode())
+        binding = _BINDING + _sized(kept.binding + _SESSION_KEY + worker)
+        return kept.common + binding + own + _HEADERS + _sized(_SESSION_HEADER + worker)
 
-    def _common(self, key: _Key, admission: Admission, route: Route, candidate: Candidate) -> bytes:
-        """The part without the worker. With it are kept the objects whose ids are its key, so that they stay theirs."""
+    def _keep(self, key: _Key, admission: Admission, route: Route, candidate: Candidate) -> "_Kept":
         response = admit_response(admission._replace(decision_id=""))
         response.binding.ClearField("session_affinity_key")
+        binding = response.binding.SerializeToString()
+        response.ClearField("binding")
         response.headers.pop(SESSION, None)
         if len(self._kept) >= _KEPT:
             self._kept.clear()
-        common = response.SerializeToString()
-        self._kept[key] = (route, candidate, common)
-        return common
+        kept = self._kept[key] = _Kept(response.SerializeToString(), binding, route, candidate)
+        return kept
 
 
 def batch_answer(results: Iterable[bytes | types_pb2.ItemError]) -> bytes:
