@@ -82,10 +82,18 @@ def _write(connection: sqlite3.Connection, records: Sequence[DecisionRecord]) ->
     places = ", ".join("?" * 9)
     insert = f"INSERT OR IGNORE INTO decisions ({_COLUMNS}) VALUES ({places})"  # noqa: S608 - constants only
     sums: defaultdict[tuple[str, int, str, str, str], float] = defaultdict(float)
-    for record in records:
-        if connection.execute(insert, record[:9]).rowcount == 1:
-            for group, key, figure, value in tallies(record):
-                sums[record.namespace, record.decide_time // DAY, group, key, figure] += value
+    connection.execute("SAVEPOINT rows")
+    before = connection.total_changes
+    connection.executemany(insert, [record[:9] for record in records])
+    if connection.total_changes - before == len(records):
+        fresh = records
+    else:  # some were written before: a batch whose end nobody heard of. All again, one by one
+        connection.execute("ROLLBACK TO rows")
+        fresh = [record for record in records if connection.execute(insert, record[:9]).rowcount == 1]
+    connection.execute("RELEASE rows")
+    for record in fresh:
+        for group, key, figure, value in tallies(record):
+            sums[record.namespace, record.decide_time // DAY, group, key, figure] += value
     connection.executemany(
         "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, day, category, key, figure) DO UPDATE SET value = value + excluded.value",

@@ -10,7 +10,7 @@ from typing import Protocol
 from tidegate_server.core.decision_record import ADMISSION, DecisionRecord, DetailWriter
 from tidegate_server.core.model import Caller, PinState
 from tidegate_server.ports import DecisionLog
-from tidegate_server.usecases.admit import Admission, AdmitAsk, checked_request
+from tidegate_server.usecases.admit import Admission, AdmitAsk, core_request
 from tidegate_server.usecases.cold_wait import WaitBudget
 
 
@@ -69,5 +69,5 @@ class LogAdmissions:
             return "{}"
         # A pin that was made by this very admission is not what the decision was given.
         given = admission.pin if admission.decision.pin_state is PinState.EXISTING else None
-        request = checked_request(admission.ask)
+        request = core_request(admission.ask)
         return self._details.text(admission.route, request, given, admission.decision, admission.flow)
