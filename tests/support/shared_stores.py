@@ -92,7 +92,7 @@ class ValkeyFlowBackend:
 
     def __init__(self, directory: Path) -> None:
         del directory
-        self._server = servers.valkey()
+        self._server = self._of()
         with self._server.client() as client:
             client.flushall()
         self._now = time.time_ns()
@@ -105,6 +105,9 @@ class ValkeyFlowBackend:
 
     async def advance(self, length: Nanos) -> None:
         self._now += length
+
+    def _of(self) -> servers.Valkey:
+        return servers.valkey()
 
 
 async def open_facts(url: str) -> ValkeyFactStore:
@@ -127,7 +130,7 @@ class ValkeyFactBackend:
 
     def __init__(self, directory: Path) -> None:
         del directory
-        self._server = servers.valkey()
+        self._server = self._of()
         with self._server.client() as client:
             client.flushall()
 
@@ -139,3 +142,20 @@ class ValkeyFactBackend:
 
     def now(self) -> Instant:
         return SystemClock().monotonic()
+
+    def _of(self) -> servers.Valkey:
+        return servers.valkey()
+
+
+class RedisFactBackend(ValkeyFactBackend):
+    """The same on Redis."""
+
+    def _of(self) -> servers.Valkey:
+        return servers.redis_server()
+
+
+class RedisFlowBackend(ValkeyFlowBackend):
+    """The same on Redis."""
+
+    def _of(self) -> servers.Valkey:
+        return servers.redis_server()
