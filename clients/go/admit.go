@@ -27,15 +27,28 @@ type Admission struct {
 func (c *Client) Admit(ctx context.Context, request *tidegatev1.AdmitRequest) (*Admission, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	response, err := c.Admission.Admit(ctx, request)
+	ask := c.askAlone
+	if c.coalescer != nil {
+		ask = c.coalescer.admit
+	}
+	response, err := ask(ctx, request)
 	if err != nil {
 		return nil, ErrorOf(err)
 	}
+	return c.admission(request, response), nil
+}
+
+func (c *Client) askAlone(ctx context.Context, request *tidegatev1.AdmitRequest) (*tidegatev1.AdmitResponse, error) {
+	return c.Admission.Admit(ctx, request)
+}
+
+// admission judges an answer.
+func (c *Client) admission(request *tidegatev1.AdmitRequest, response *tidegatev1.AdmitResponse) *Admission {
 	admission := &Admission{Response: response, flaw: flawOf(request, response)}
 	if grant := response.GetHop(); grant != nil && admission.MayForward() {
 		admission.hop = &Hop{Grant: grant, client: c}
 	}
-	return admission, nil
+	return admission
 }
 
 // MayForward tells whether the work may be forwarded, and where. It never fails otherwise than by a decision that does

@@ -62,7 +62,7 @@ func (s *server) ExitHop(context.Context, *tidegatev1.ExitHopRequest) (*tidegate
 	return &tidegatev1.ExitHopResponse{Closed: true}, nil
 }
 
-func serve(t *testing.T, s *server) *Client {
+func serve(t testing.TB, s tidegatev1.AdmissionServiceServer, options ...Option) *Client {
 	t.Helper()
 	t.Setenv(tokenVariable, "")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,10 +71,12 @@ func serve(t *testing.T, s *server) *Client {
 	}
 	g := grpc.NewServer()
 	tidegatev1.RegisterAdmissionServiceServer(g, s)
-	tidegatev1.RegisterFlowServiceServer(g, s)
+	if flow, ok := s.(tidegatev1.FlowServiceServer); ok {
+		tidegatev1.RegisterFlowServiceServer(g, flow)
+	}
 	go g.Serve(listener)
 	t.Cleanup(g.Stop)
-	client, err := Dial(listener.Addr().String())
+	client, err := Dial(listener.Addr().String(), options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ type settings struct {
 	tokenFile string
 	insecure  bool
 	timeout   time.Duration
+	coalesce  bool
 	dial      []grpc.DialOption
 }
 
@@ -78,6 +79,11 @@ func WithInsecure() Option { return func(s *settings) { s.insecure = true } }
 // WithTimeout bounds calls whose context has no deadline, instead of [DefaultTimeout].
 func WithTimeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
+// WithCoalescing lets concurrent calls of Admit and MayForward ride together in AdmitBatch, for a busy gateway: a request
+// waits at most 200 µs for others, a batch has at most 256, and each call keeps its own deadline, cancellation and error.
+// A call whose context carries outgoing gRPC metadata goes alone, for a batch has only its own.
+func WithCoalescing() Option { return func(s *settings) { s.coalesce = true } }
+
 // WithDialOptions passes options to gRPC, after this package's own: a stats handler of OpenTelemetry, say.
 func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(s *settings) { s.dial = append(s.dial, options...) }
@@ -90,8 +96,9 @@ type Client struct {
 	// Flow is FlowService.
 	Flow tidegatev1.FlowServiceClient
 
-	conn    *grpc.ClientConn
-	timeout time.Duration
+	conn      *grpc.ClientConn
+	timeout   time.Duration
+	coalescer *coalescer // nil: every admission goes alone
 }
 
 // Dial makes a client for `host:port` or `unix:/path`; empty: TIDEGATE_SERVER, else [DefaultTarget]. Nothing is sent
@@ -115,12 +122,16 @@ func Dial(target string, options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tidegate: %s: %w", target, err)
 	}
-	return &Client{
+	client := &Client{
 		Admission: tidegatev1.NewAdmissionServiceClient(conn),
 		Flow:      tidegatev1.NewFlowServiceClient(conn),
 		conn:      conn,
 		timeout:   s.timeout,
-	}, nil
+	}
+	if s.coalesce {
+		client.coalescer = newCoalescer(client.Admission)
+	}
+	return client, nil
 }
 
 // Conn is the connection, for the services that this package wraps no further.

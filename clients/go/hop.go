@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -97,19 +98,26 @@ func mintRequestIDs(
 			request = r
 		}
 	case *tidegatev1.AdmitRequest:
-		if r.GetHop() != nil && r.GetHop().GetRequestId() == "" {
+		if lacksID(r) {
 			r = proto.CloneOf(r)
 			r.GetHop().RequestId = rand.Text()
 			request = r
 		}
 	case *tidegatev1.AdmitBatchRequest:
+		if !slices.ContainsFunc(r.GetRequests(), lacksID) {
+			break // a batch is large, and few have hops: no copy for nothing
+		}
 		r = proto.CloneOf(r)
 		for _, one := range r.GetRequests() {
-			if one.GetHop() != nil && one.GetHop().GetRequestId() == "" {
+			if lacksID(one) {
 				one.GetHop().RequestId = rand.Text()
 			}
 		}
 		request = r
 	}
 	return invoke(ctx, method, request, reply, conn, options...)
+}
+
+func lacksID(r *tidegatev1.AdmitRequest) bool {
+	return r.GetHop() != nil && r.GetHop().GetRequestId() == ""
 }
