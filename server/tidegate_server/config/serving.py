@@ -61,7 +61,8 @@ class Tls(Section):
     key: FilePath = Field(description="The private key of `certificate`.")
     client_ca: FilePath | None = Field(
         default=None,
-        description="Authorities that sign clients' certificates; with it every client must show one. Left out: none can.",
+        description="Authorities that sign clients' certificates; with it every client must show one. "
+        "Left out: none can.",
     )
 
 
