@@ -20,13 +20,17 @@ class Mode(enum.Enum):
 
 
 class ChaosProxy:
-    """In front of 127.0.0.1:`target`. `delay` is added to each piece of an answer, in seconds."""
+    """In front of 127.0.0.1:`target`. `delay` is added to each piece of an answer, in seconds.
+
+    `turns` counts how often a client spoke after the server did, on all connections: its round trips.
+    """
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.delay = 0.0
         self.mode = Mode.PASS
         self.port = 0
+        self.turns = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,9 +85,10 @@ class ChaosProxy:
         there, back = await asyncio.open_connection("127.0.0.1", self.target)
         self._writers.add(back)
         try:
+            turn = _Turn()
             pumps = {
-                asyncio.ensure_future(self._pump(reader, back, answers=False)),
-                asyncio.ensure_future(self._pump(there, writer, answers=True)),
+                asyncio.ensure_future(self._pump(reader, back, turn, answers=False)),
+                asyncio.ensure_future(self._pump(there, writer, turn, answers=True)),
             }
             _, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pending:
@@ -93,8 +98,13 @@ class ChaosProxy:
             self._writers.discard(back)
             back.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, turn: "_Turn", *, answers: bool
+    ) -> None:
         while piece := await source.read(65536):
+            if turn.is_the_servers and not answers:
+                self.turns += 1
+            turn.is_the_servers = answers
             if answers and self.delay:
                 await asyncio.sleep(self.delay)
             if self.mode is Mode.BLACK_HOLE or (answers and self.mode is Mode.NO_REPLY):
@@ -102,3 +112,9 @@ class ChaosProxy:
             with contextlib.suppress(OSError):
                 sink.write(piece)
                 await sink.drain()
+
+
+class _Turn:
+    """Who spoke last on a connection."""
+
+    is_the_servers = True
