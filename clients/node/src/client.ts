@@ -23,6 +23,7 @@ import {
   FlowService,
 } from "../gen/tidegate/v1/flow_pb.js";
 import { Verdict } from "../gen/tidegate/v1/types_pb.js";
+import { Coalescer } from "./coalesce.js";
 import { channelCredentials, channelOptions, DEFAULT_TARGET, findToken, type Tls, type TokenFile } from "./connection.js";
 import { Admitted, type Decision, flawOf, NotForwarded } from "./decision.js";
 import { HopRefused, TidegateError } from "./errors.js";
@@ -40,6 +41,12 @@ export interface ClientOptions {
   insecure?: boolean;
   /** Deadline of each call, its retries and the server's cold wait (2.5 s by default) included. 10 s. */
   timeoutMs?: number;
+  /**
+   * Let concurrent calls of mayForward and admit ride together in AdmitBatch, for a busy gateway: what is asked in one
+   * turn of the event loop leaves at its end, at most 256 in a batch, and each call keeps its own deadline, cancellation
+   * and error.
+   */
+  coalesce?: boolean;
 }
 
 /** What one call may say for itself. */
@@ -55,12 +62,16 @@ export class Client {
   readonly #grpc: GrpcClient;
   readonly #token: TokenFile | undefined;
   readonly #timeoutMs: number;
+  readonly #coalescer: Coalescer | undefined;
 
   constructor(options: ClientOptions = {}) {
     const target = options.target || process.env["TIDEGATE_SERVER"] || DEFAULT_TARGET;
     this.#timeoutMs = options.timeoutMs ?? 10_000;
     this.#token = findToken(target, options.tokenFile, options.tls, options.insecure ?? false);
     this.#grpc = new GrpcClient(target, channelCredentials(options.tls), channelOptions(target, options.tls));
+    if (options.coalesce) {
+      this.#coalescer = new Coalescer((batch, call) => this.call(AdmissionService.method.admitBatch, batch, call));
+    }
   }
 
   /** End the connection. */
@@ -75,14 +86,47 @@ export class Client {
   async mayForward(request: MessageInitShape<typeof AdmitRequestSchema>, options?: CallOptions): Promise<Decision> {
     try {
       const message = create(AdmitRequestSchema, request);
-      const response = await this.#admit(message, options);
-      const flaw = flawOf(message, response);
-      if (flaw) return new NotForwarded(flaw, response);
-      const hop = response.hop && new Hop(this, response.hop);
-      return new Admitted(response, response.binding!, hop);
+      return this.#decided(message, await this.#admit(message, options));
     } catch (error) {
       return new NotForwarded(TidegateError.from(error));
     }
+  }
+
+  /**
+   * `mayForward` for up to 256 requests in one call: one decision for each request, in the same order, whatever happens.
+   * An error of one is that one's alone. A gateway that serves its callers one by one has no use for it: see
+   * `ClientOptions.coalesce`.
+   */
+  async mayForwardBatch(
+    requests: readonly MessageInitShape<typeof AdmitRequestSchema>[],
+    options?: CallOptions,
+  ): Promise<Decision[]> {
+    const decisions: Decision[] = requests.map(() => new NotForwarded(TidegateError.ofItem(undefined)));
+    const asked: { message: AdmitRequest; place: number }[] = [];
+    requests.forEach((request, place) => {
+      try {
+        const message = identifiedAdmission(create(AdmitRequestSchema, request));
+        toBinary(AdmitRequestSchema, message); // what cannot be encoded would be the end of the whole batch
+        asked.push({ message, place });
+      } catch (error) {
+        decisions[place] = new NotForwarded(TidegateError.from(error));
+      }
+    });
+    if (asked.length === 0) return decisions;
+    const batch = { requests: asked.map(({ message }) => message) };
+    try {
+      const { results } = await this.call(AdmissionService.method.admitBatch, batch, options);
+      asked.forEach(({ message, place }, i) => {
+        const result = results[i]?.result;
+        decisions[place] =
+          result?.case === "response"
+            ? this.#decided(message, result.value)
+            : new NotForwarded(TidegateError.ofItem(result?.value));
+      });
+    } catch (error) {
+      for (const { place } of asked) decisions[place] = new NotForwarded(TidegateError.from(error));
+    }
+    return decisions;
   }
 
   /** Ask whether this work may start. The answer may be a refusal; rejects with a TidegateError when there was none. */
@@ -133,9 +177,20 @@ export class Client {
     });
   }
 
-  #admit(message: AdmitRequest, options?: CallOptions): Promise<AdmitResponse> {
-    if (message.flowContext.case === "hop") identified(message.flowContext.value);
-    return this.call(AdmissionService.method.admit, message, options);
+  async #admit(message: AdmitRequest, options: CallOptions = {}): Promise<AdmitResponse> {
+    identifiedAdmission(message);
+    if (!this.#coalescer) return this.call(AdmissionService.method.admit, message, options);
+    const timeoutMs = options.timeoutMs ?? this.#timeoutMs;
+    const deadline = Date.now() + timeoutMs;
+    const response = await this.#coalescer.admit(message, timeoutMs, options.signal);
+    if (response) return response;
+    return this.call(AdmissionService.method.admit, message, { ...options, timeoutMs: deadline - Date.now() });
+  }
+
+  #decided(request: AdmitRequest, response: AdmitResponse): Decision {
+    const flaw = flawOf(request, response);
+    if (flaw) return new NotForwarded(flaw, response);
+    return new Admitted(response, response.binding!, response.hop && new Hop(this, response.hop));
   }
 }
 
@@ -148,4 +203,9 @@ export function sizeOf(body: string | Uint8Array): bigint {
 function identified(hop: EnterHopRequest): EnterHopRequest {
   hop.requestId ||= randomUUID();
   return hop;
+}
+
+function identifiedAdmission(request: AdmitRequest): AdmitRequest {
+  if (request.flowContext.case === "hop") identified(request.flowContext.value);
+  return request;
 }

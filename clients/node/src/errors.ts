@@ -4,7 +4,7 @@ import { type Metadata, status } from "@grpc/grpc-js";
 
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "../gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../gen/google/rpc/status_pb.js";
-import { type Refusal, RefusalReason } from "../gen/tidegate/v1/types_pb.js";
+import { type ItemError, type Refusal, RefusalReason } from "../gen/tidegate/v1/types_pb.js";
 
 const DOMAIN = "tidegate";
 const DETAILS = "grpc-status-details-bin";
@@ -64,6 +64,13 @@ export class TidegateError extends Error {
     }
     const code = error.code === status.OK ? status.UNKNOWN : error.code; // OK that failed is still no answer
     return new TidegateError(code, error.details || (status[code] ?? ""), detailsOf(error.metadata));
+  }
+
+  /** The error of one request of a batch; undefined stands for a result that is missing or empty. */
+  static ofItem(item: ItemError | undefined): TidegateError {
+    if (!item) return new TidegateError(status.INTERNAL, "the server gave no result for this request");
+    const code = item.code === status.OK ? status.UNKNOWN : item.code; // OK that failed is still no answer
+    return new TidegateError(code, item.message, { reason: item.reason });
   }
 }
 
