@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,6 +73,9 @@ class Engine:
     go_on: threading.Event = field(default_factory=threading.Event)
     """Set by the test between the first chunk of a stream and the rest."""
 
+    stop: Callable[[], None] = lambda: None
+    """Ends it before the test does."""
+
     @property
     def bodies(self) -> list[Json]:
         """What reached it, read."""
@@ -85,6 +88,16 @@ def chunk(text: str) -> bytes:
     event = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [delta]}
     return b": ping\ndata:   " + json.dumps(event).encode() + b"\n\n"
 
+
+METRICS = "".join(
+    f'vllm:{name}{{engine="0",model_name="{model}"}} {value}\n'
+    for model in ("qwen3.8-flash-next", "gemma-4-31b")
+    for name, value in (
+        ("num_requests_running", 0.0), ("num_requests_waiting", 0.0), ("kv_cache_usage_perc", 0.0),
+        ("generation_tokens_total", 7.0),
+    )
+)  # fmt: skip
+"""What a vLLM says of itself that serves nobody."""
 
 STREAM = (chunk("待機 "), chunk("two"), b"data: [DONE]\n\n")
 
@@ -110,6 +123,7 @@ def model_response(model: str) -> Json:
 def engine() -> Iterator[Engine]:
     """Start one."""
     state = Engine()
+    over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -118,6 +132,8 @@ def engine() -> Iterator[Engine]:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             state.requests.append(Request(self.path, headers, body))
+            if over.is_set():
+                return self._hang_up()
             asked = json.loads(body)
             if asked.get("stream"):
                 return self._stream()
@@ -129,6 +145,20 @@ def engine() -> Iterator[Engine]:
             self.end_headers()
             self.wfile.write(content)
             return None
+
+        def do_GET(self) -> None:
+            if over.is_set():
+                return self._hang_up()
+            page = METRICS.encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+            return None
+
+        def _hang_up(self) -> None:
+            self.close_connection = True
 
         def _stream(self) -> None:
             self.send_response(200)
@@ -148,13 +178,19 @@ def engine() -> Iterator[Engine]:
     state.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    try:
-        yield state
-    finally:
+
+    def stop() -> None:
+        over.set()  # also for connections that are kept alive
         state.go_on.set()
         server.shutdown()
         thread.join()
         server.server_close()
+
+    state.stop = stop
+    try:
+        yield state
+    finally:
+        stop()
 
 
 @dataclass

@@ -241,7 +241,7 @@ def test_the_lists_of_models_need_no_admission(world: World, caller: httpx.Clien
 
 
 def test_the_services_have_their_own_health(world: World) -> None:
-    with Client(world.server.address) as client:
+    with Client(world.server.address, token_file=world.server.token) as client:
         assert client.serving("envoy.service.ext_proc.v3.ExternalProcessor")
         assert client.serving("envoy.service.auth.v3.Authorization")
 

@@ -1,13 +1,18 @@
 """The openai SDK for Python through Envoy and Tidegate to a provider: what its user sees."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from tidegate import Client
+from tidegate.v1 import types_pb2
 
-from tests.gateways.envoy_proxy.support import HEALTHY, UNHEALTHY, World
+from tests.gateways.envoy_proxy.support import EXAMPLE, HEALTHY, UNHEALTHY, World
+from tests.gateways.processes import TIDEGATE, process
 
 ROUTE = "managed/routine"
 BUDGET = 262144
@@ -99,6 +104,28 @@ def test_a_stopped_engine_is_a_refusal_that_is_retried_and_never_reaches_a_provi
     assert error.value.code == "pin_provider_unavailable"
     assert sdk.sent == 1 + 3
     assert world.calls() == 1
+
+
+def test_an_engine_that_dies_is_noticed_by_its_collector_and_nobody_else_is_called(tmp_path: Path) -> None:
+    text = (EXAMPLE / "collectors.yaml").read_text().replace("every: 5s", "every: 1s")
+    freshness = {"health": "2s"}
+    with World.start(tmp_path, coldWait="2.5s", freshness=freshness) as world, ExitStack() as stack:
+        file = tmp_path / "collectors.yaml"
+        file.write_text(text.replace(":8000", f":{world.qwen.port}").replace(":8001", f":{world.gemma.port}"))
+        options = ["--server", world.server.address, "--token-file", str(world.server.token)]
+        stack.enter_context(process([str(TIDEGATE), "collect", "--config", str(file), *options], tmp_path))
+        sdk = Sdk(world.url, "thread-1")
+        stack.enter_context(sdk.client)
+        assert sdk.ask() == "done"  # as soon as the collectors have told: the cold wait asks them
+        world.qwen.stop()
+        with Client(world.server.address, token_file=world.server.token) as client:
+            while client.capacity(model=ROUTE).evaluations[0].verdict == types_pb2.CANDIDATE_VERDICT_ELIGIBLE:
+                pass  # until the last fact is too old; the test's own timeout bounds it
+        with pytest.raises(openai.RateLimitError) as error:
+            sdk.client.with_options(max_retries=0).chat.completions.create(model=ROUTE, messages=HELLO)
+        assert error.value.code == "pin_provider_unavailable"
+        assert len(world.qwen.requests) == 1
+        assert not world.gemma.requests
 
 
 def test_a_worker_that_lost_its_binding_is_told_so_and_not_retried(world: World, sdk: Sdk) -> None:
