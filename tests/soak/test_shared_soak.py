@@ -122,6 +122,10 @@ class Soak:
         facts = [quota("claude", percents[0]), quota("codex", percents[1]), balance()]
         await client.report_capacity("c", facts)
 
+    def last_words(self) -> str:
+        """The ends of the replicas' logs."""
+        return "\n".join(process.log.read_text(errors="replace")[-1500:] for process in self.replicas)
+
     async def serving(self) -> bool:
         """Whether a new worker can be bound and a hop entered on every replica."""
         for process in self.replicas:
@@ -152,7 +156,10 @@ async def hurt(soak: Soak, postgres: Postgres, valkey: Valkey) -> list[float]:
             await asyncio.to_thread(server.kill)
             await asyncio.sleep(soak.rng.uniform(0, 3))
             await asyncio.to_thread(server.start)
-        took.append(await until(soak.serving, RECOVERED, f"SERVING after {victim}"))
+        try:
+            took.append(await until(soak.serving, RECOVERED, f"SERVING after {victim}"))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the last words:\n{soak.last_words()}") from error
     return took
 
 

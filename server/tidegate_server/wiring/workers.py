@@ -22,9 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tidegate_server.config import Address, ConfigurationSource
+from tidegate_server.config import Address, ConfigurationSource, load
 from tidegate_server.core.model import SECOND
-from tidegate_server.errors import TidegateError
+from tidegate_server.errors import ConfigurationError, TidegateError
 from tidegate_server.wiring.state import State, open_state
 
 BEAT_SECONDS = 0.5
@@ -192,9 +192,17 @@ class Supervisor:
     def _publish(self) -> None:
         """Put down what the workers are to read: the last good file, what is wrong with a newer one, and when."""
         if not self._source.error:
-            _write(self._copy, self._config.read_bytes())
+            self._copy_file()
         _write(self._directory / "error", self._source.error.encode())
         _write(self._directory / "at", str(time.monotonic_ns() + int(AHEAD_SECONDS * SECOND)).encode())
+
+    def _copy_file(self) -> None:
+        """Copy the file that was just found good, and not one that has taken its place meanwhile and is bad."""
+        candidate = self._directory / f"candidate{self._config.suffix}"
+        _write(candidate, self._config.read_bytes())
+        with contextlib.suppress(ConfigurationError):
+            load(candidate)
+            candidate.replace(self._copy)
 
     def _end(self) -> None:
         """Drain all workers at once: each says NOT_SERVING first, and ends when its calls have."""
