@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 from google.protobuf.timestamp_pb2 import Timestamp
 from tidegate.v1 import flow_pb2, flow_pb2_grpc, types_pb2
+from tidegate_server.core.model import SECOND
+from tidegate_server.stores import guarded_flows
 from tidegate_server.wiring.clock import SystemClock
 
 from tests.integration.server.harness import (
@@ -78,8 +81,10 @@ class Http:
 @asynccontextmanager
 async def admin(directory: Path, config: Json = CONFIG, **settings: Any) -> AsyncIterator[Http]:
     """A server on the machine's clock, seen from its HTTP side."""
-    async with serving(directory, config, clock=SystemClock(), **settings) as served:
-        yield Http(served)
+    busy = patch.object(guarded_flows, "ANSWER_WITHIN", 10 * SECOND)  # with a browser beside it: that is no outage
+    with busy:
+        async with serving(directory, config, clock=SystemClock(), **settings) as served:
+            yield Http(served)
 
 
 def engine(*, running: int = 3, waiting: int = 0, kv_usage: float = 0.42, age: float = 0.0) -> types_pb2.Observation:

@@ -15,7 +15,7 @@ from tidegate_server.wiring.admin import bind
 from tidegate_server.wiring.listeners import CannotListen
 
 from tests.admin.scene import SCENE, TRACES, Http, admin, play
-from tests.integration.server.harness import CLAUDE, CODEX, PAID, QWEN, health, identity, until
+from tests.integration.server.harness import CLAUDE, CODEX, PAID, QWEN, health, identity, quota, until
 
 PAGE = Path(tidegate_server.admin.__file__).parent / "page"
 PATHS = (
@@ -247,6 +247,18 @@ async def test_capacity_is_filtered_by_provider(tmp_path: Path) -> None:
         await play(http.served)
         found = await http.data("/api/capacity?provider=codex&provider=qwen")
     assert {fact["observation"]["provider"] for fact in found["facts"]} == {"codex", "qwen"}
+
+
+async def test_a_flood_of_facts_is_cut_and_said_to_be(tmp_path: Path) -> None:
+    async with admin(tmp_path) as http:
+        await http.served.report(*(quota("codex", 50, f"w{n:03}") for n in range(70)), health())
+        found = await http.data("/api/capacity")
+        whole = await http.data("/api/capacity?provider=codex")
+        outlook = await http.data("/api/outlook")
+    assert [fact["observation"]["provider"] for fact in found["facts"]] == ["codex"] * 50 + ["qwen"]
+    assert found["left_out"] == 20
+    assert (len(whole["facts"]), whole["left_out"]) == (70, 0)
+    assert max(len(e["facts"]) for route in outlook["routes"] for e in route["evaluations"]) == 50
 
 
 async def test_a_namespace_sees_its_own_decisions_and_flows(tmp_path: Path) -> None:

@@ -21,9 +21,14 @@ from tests.integration.server.harness import identity, quota
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+expect.set_options(timeout=20_000)
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (the Debian package chromium)")
 
 WIDE = {"viewport": {"width": 1280, "height": 900}}
+PATIENCE_MS = 20_000
+"""For what has to show, on a machine that does much else."""
+
 PHONE = {"viewport": {"width": 320, "height": 700}, "has_touch": True}
 
 
@@ -69,11 +74,13 @@ async def browser() -> AsyncIterator[Browser]:
 @asynccontextmanager
 async def opened(tmp_path: Path, window: dict[str, Any] = WIDE, **settings: Any) -> AsyncIterator[Opened]:
     """The scene, played, and the page open on it but not yet asked for."""
-    async with admin(tmp_path, SCENE, **settings) as http, browser() as chromium:
+    async with admin(tmp_path, SCENE, **settings) as http:
         if "identities" not in settings:
             await http.written(await play(http.served))
-        context = await chromium.new_context(**window)
-        yield Opened(await context.new_page(), http)
+        async with browser() as chromium:
+            context = await chromium.new_context(**window)
+            context.set_default_timeout(PATIENCE_MS)
+            yield Opened(await context.new_page(), http)
 
 
 async def test_a_stranger_sees_where_a_new_worker_would_go_and_why(tmp_path: Path) -> None:

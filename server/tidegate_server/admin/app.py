@@ -149,12 +149,15 @@ class AdminApp:
         return json_response(views.model_catalog(catalog(True), catalog.features))
 
     async def _capacity(self, request: Request, _: Caller) -> Response:
-        providers = tuple(request.query_params.getlist("provider"))
-        found = await self._verbs.capacity(providers, request.query_params.get("model", ""))
+        providers, model = tuple(request.query_params.getlist("provider")), request.query_params.get("model", "")
+        if not providers and not model:
+            return json_response(await asyncio.to_thread(views.known, self._verbs.outlook.known()))
+        found = await self._verbs.capacity(providers, model)
         return json_response(await asyncio.to_thread(views.capacity, found))
 
     async def _outlook(self, _: Request, __: Caller) -> Response:
-        return json_response(views.outlook(self._verbs.outlook(), self._verbs.policies.current))
+        found, policy = self._verbs.outlook(), self._verbs.policies.current
+        return json_response(await asyncio.to_thread(views.outlook, found, policy))
 
     async def _rates(self, _: Request, __: Caller) -> Response:
         return json_response(views.rates(self._verbs.rates.samples()))

@@ -11,17 +11,20 @@ from tidegate_server.core.decide import Decision, decide
 from tidegate_server.core.decision_record import ADMISSION, DecisionRecord, recompute
 from tidegate_server.core.explain import BYPASSED_RULE, REFUSED_RULES, rule_of
 from tidegate_server.core.flow.model import Flow
-from tidegate_server.core.model import SECOND, Instant, RefusalReason, WallTime
+from tidegate_server.core.model import SECOND, Fact, Instant, RefusalReason, WallTime
 from tidegate_server.core.policy import CatalogEntry, Policy
 from tidegate_server.metrics import Sample
 from tidegate_server.rpc import flow_mapping, mapping, selection_mapping
 from tidegate_server.rpc.fact_mapping import fact_message, timestamp
 from tidegate_server.usecases.capacity import CapacityNow
-from tidegate_server.usecases.outlook import OutlookNow
+from tidegate_server.usecases.outlook import KnownNow, OutlookNow
 from tidegate_server.usecases.status import StatusNow
 
 SHORTENED = 2_000
 """Characters of a text in a list; the decision itself has the whole of it."""
+
+FACTS_SHOWN = 50
+"""Facts of one provider, or of one candidate, that are shown at once: a page that is looked at slows no admission."""
 
 
 def models(entries: Sequence[CatalogEntry], policy: Policy) -> Json:
@@ -51,7 +54,21 @@ def capacity(found: CapacityNow) -> Json:
         facts=[fact_message(fact, found.now, found.wall) for fact in found.facts],
         evaluations=mapping.evaluation_messages(found.evaluations, found.now, found.wall, found.passive),
     )
-    return {"as_of_time": _time(found.wall), **message_data(response)}
+    return {"as_of_time": _time(found.wall), **message_data(response), "left_out": 0}
+
+
+def known(found: KnownNow) -> Json:
+    """The facts of all providers, at most FACTS_SHOWN of each; `left_out` says how many are not told."""
+    told: dict[str, list[Fact]] = {}
+    left_out = 0
+    for (provider, _), group in sorted(found.groups.items(), key=lambda item: item[0]):
+        so_far = told.setdefault(provider, [])
+        more = group.all[: FACTS_SHOWN - len(so_far)]
+        so_far.extend(more)
+        left_out += len(group.all) - len(more)
+    facts = [fact_message(fact, found.now, found.wall) for of_provider in told.values() for fact in of_provider]
+    answer = message_data(admission_pb2.CapacityResponse(facts=facts))
+    return {"as_of_time": _time(found.wall), **answer, "left_out": left_out}
 
 
 def outlook(found: OutlookNow, policy: Policy) -> Json:
@@ -80,7 +97,8 @@ def outlook(found: OutlookNow, policy: Policy) -> Json:
 def explanation(decision: Decision, rule: str, now: Instant, wall: WallTime) -> Json:
     """The answer, the rule that decided, what would admit, and every candidate that was looked at."""
     refusal = decision.refusal
-    evaluations = mapping.evaluation_messages(decision.evaluations, now, wall)
+    shown = [e._replace(facts=e.facts[:FACTS_SHOWN]) for e in decision.evaluations]
+    evaluations = mapping.evaluation_messages(shown, now, wall)
     return {
         "verdict": decision.verdict.name,
         "candidate": "" if decision.candidate is None else decision.candidate.name,

@@ -2,7 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { chip, factLine, freshFor } from "./explain.js";
-import { between, length, name, percent, seconds, words } from "./words.js";
+import { between, count, length, name, percent, seconds, words } from "./words.js";
 
 /** Draw the providers. `outlook` has their kinds and the reserves of the routes that use them. */
 export function drawCapacity(parent, capacity, outlook) {
@@ -13,7 +13,8 @@ export function drawCapacity(parent, capacity, outlook) {
   const facts = Map.groupBy ? Map.groupBy(capacity.facts, (f) => f.observation.provider) : group(capacity.facts);
   const order = { local: 0, subscription: 1, paid: 2 };
   const providers = [...outlook.providers].sort((a, b) => order[a.kind] - order[b.kind]);
-  show(parent, providers.map((p) => provider(p, facts.get(p.provider) ?? [], reservesOf(p.provider, outlook), capacity.as_of_time)));
+  const more = capacity.left_out > 0 && h("p", { class: "empty" }, `${count(capacity.left_out, "fact")} more; tidegate capacity --provider P lists them.`);
+  show(parent, [...providers.map((p) => provider(p, facts.get(p.provider) ?? [], reservesOf(p.provider, outlook), capacity.as_of_time)), more]);
 }
 
 function group(facts) {
