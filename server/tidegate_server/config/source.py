@@ -21,7 +21,7 @@ RESTART_ONLY: Mapping[str, Callable[[Configuration], object]] = {
     "reflection": attrgetter("reflection"),
     "stateDirectory": attrgetter("state_directory"),
     "stores": attrgetter("stores"),
-    "keys": attrgetter("keys"),
+    "keys.pins": attrgetter("keys.pins"),
     "admin": attrgetter("admin"),
     "health": attrgetter("health"),
     "tls": attrgetter("tls"),
@@ -29,7 +29,8 @@ RESTART_ONLY: Mapping[str, Callable[[Configuration], object]] = {
     "limits.maxConcurrentCalls": attrgetter("limits.max_concurrent_calls"),
     "decisionLog.queue": attrgetter("decision_log.queue"),
 }
-"""Settings that are read once, at the start. (What a certificate's file holds is read again without a restart.)"""
+"""Settings that are read once, at the start. What the files of certificates and of `keys.tracestate` hold is read again
+without a restart."""
 
 
 class _Stamp(NamedTuple):

@@ -213,11 +213,11 @@ class Application:
     def _admission_works(self) -> bool:
         return self._stores.pins.healthy() and self._stores.facts.healthy()
 
-    async def apply(self) -> None:
-        """Serve under the source's configuration from now on."""
+    async def apply(self, tracestate: tuple[bytes, ...]) -> None:
+        """Serve under the source's configuration from now on, and sign and verify hops with these keys."""
         self.policies.current = self._source.policy
         self._stores.facts.relimit(self._source.policy.freshness)
-        self._flows.apply()
+        self._flows.apply(tracestate)
         old, self._selection = self._selection, self._new_selection()
         self.selection.use(self._selection.verbs)
         await old.close()

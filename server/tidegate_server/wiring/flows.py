@@ -33,9 +33,10 @@ class Flows:
     def _current(self) -> FlowSettings:
         return self._settings
 
-    def apply(self) -> None:
-        """Guard under the source's configuration from now on."""
+    def apply(self, keys: tuple[bytes, ...]) -> None:
+        """Guard under the source's configuration from now on; the first of the keys signs, all of them verify."""
         self._settings = flow_settings(self._source.configuration)
+        self._keyring = Keyring(keys)
 
 
 def new_hop_id() -> str:

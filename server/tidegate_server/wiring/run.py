@@ -30,7 +30,7 @@ from tidegate_server.wiring.application import Application, Secrets, Stores
 from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.credentials import Certificates, identify
 from tidegate_server.wiring.listeners import listen, server_options
-from tidegate_server.wiring.state import State, open_state
+from tidegate_server.wiring.state import State, open_state, tracestate_keys
 from tidegate_server.wiring.tracing import open_tracing
 
 log = logging.getLogger("tidegate")
@@ -90,6 +90,7 @@ class Running:
         self.addresses: list[Address] = []
         self.admin: Address | None = None
         self._state = state
+        self._tracestate = state.tracestate_keys
         self._clock = clock
         self._asked = asyncio.Event()
 
@@ -104,9 +105,17 @@ class Running:
             return
         if self._take_over is not None:
             await self._take_over()
-        await self.application.apply()
+        self._read_keys()
+        await self.application.apply(self._tracestate)
         self.application.guard.use(identify(self.source.configuration, self._state.local_token))
         log.info("configuration revision %s", self.source.revision)
+
+    def _read_keys(self) -> None:
+        """Rotated keys count from now on; files that cannot be read leave the last good ones in force."""
+        try:
+            self._tracestate = tracestate_keys(self.source.configuration, self._state.directory)
+        except UnsafeState as unsafe:
+            log.error("keys.tracestate was not taken over, the last good keys serve: %s", unsafe)
 
     async def follow(self) -> None:
         """Reload whenever the file has changed or somebody asks for it, until cancelled."""

@@ -37,10 +37,17 @@ def open_state(configuration: Configuration, *, lock: bool = True) -> State:
         directory.lock()
     named = configuration.keys.pins
     key = read_key(named) if named is not None else kept_key(directory, PINS, before=PINS_DIRECTORY)
-    tracestate = tuple(read_key(path) for path in configuration.keys.tracestate)
-    if not tracestate:
-        tracestate = (kept_key(directory, TRACESTATE, before=FLOWS_DIRECTORY),)
+    tracestate = tracestate_keys(configuration, directory)
     return State(directory, key, tracestate, "" if configuration.identities else _local_token(directory))
+
+
+def tracestate_keys(configuration: Configuration, directory: OwnedDirectory) -> tuple[bytes, ...]:
+    """The keys that hops are signed with: the configured files', else the one that is made in the directory.
+
+    Raises UnsafeState.
+    """
+    named = tuple(read_key(path) for path in configuration.keys.tracestate)
+    return named or (kept_key(directory, TRACESTATE, before=FLOWS_DIRECTORY),)
 
 
 def _local_token(directory: OwnedDirectory) -> str:

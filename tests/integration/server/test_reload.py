@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tidegate.v1 import admission_pb2, operator_pb2, types_pb2
+from tidegate.v1 import admission_pb2, flow_pb2, flow_pb2_grpc, operator_pb2, types_pb2
 from tidegate_server.core.model import SECOND
 
 from tests.integration.server.harness import (
@@ -153,3 +153,44 @@ async def test_a_provider_that_is_gone_and_comes_back(tmp_path: Path) -> None:
         await revision_other_than(server, (await server.status()).configuration_revision)
         again = await server.admit("managed/accounts", "w")
         assert (again.verdict, again.pin_state) == (ADMITTED, types_pb2.PIN_STATE_EXISTING)
+
+
+async def test_tracestate_keys_rotate_while_flows_run(tmp_path: Path) -> None:
+    old, new = ("old.key", bytes(range(32))), ("new.key", bytes(range(100, 132)))
+    for name, content in (old, new):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_bytes(content)
+
+    def signed_with(*names: str) -> Json:
+        return {**copy.deepcopy(CONFIG), "keys": {"tracestate": [str(tmp_path / name) for name in names]}}
+
+    async with serving(tmp_path, signed_with("old.key")) as server:
+        flows = flow_pb2_grpc.FlowServiceStub(server.channel)
+
+        async def enter(caller: str, target: str, tracestate: str = "") -> flow_pb2.EnterHopResponse:
+            return await flows.EnterHop(
+                flow_pb2.EnterHopRequest(
+                    traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
+                    tracestate=tracestate,
+                    caller_agent=caller,
+                    target_agent=target,
+                )
+            )
+
+        first = (await enter("", "A")).grant.tracestate
+        before = (await server.status()).configuration_revision
+        server.write(signed_with("new.key", "old.key"))
+        await revision_other_than(server, before)
+        second = await enter("A", "B", first)
+        assert second.verdict == ADMITTED, "what the old key signed still counts"
+        before = (await server.status()).configuration_revision
+        server.write(signed_with("new.key"))
+        await revision_other_than(server, before)
+        assert (await enter("B", "C", second.grant.tracestate)).verdict == ADMITTED, "the new key signs"
+        forgotten = await enter("A", "D", first)
+        assert forgotten.refusal.reason == types_pb2.REFUSAL_REASON_FLOW_UNKNOWN
+
+        (tmp_path / "new.key").write_bytes(b"too short")
+        server.running.reload_soon()
+        await server.fake.advance(SECOND)
+        assert (await enter("B", "E", second.grant.tracestate)).verdict == ADMITTED, "the last good keys serve on"

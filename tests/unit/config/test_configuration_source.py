@@ -73,7 +73,7 @@ def test_a_lost_file_leaves_the_last_good_one(path: Path) -> None:
         ("reflection: false", "reflection"),
         ("stateDirectory: /elsewhere", "stateDirectory"),
         ("stores: {durable: 'postgresql://h/d', live: 'redis://h'}\nkeys: {pins: a, tracestate: [b]}", "stores"),
-        ("keys: {pins: a}", "keys"),
+        ("keys: {pins: a}", "keys.pins"),
         ("admin: {listen: 127.0.0.1:1}", "admin"),
         ("health: {listen: 127.0.0.1:1}", "health"),
         ("tls: {certificate: c, key: k}", "tls"),
