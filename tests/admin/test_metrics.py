@@ -12,7 +12,7 @@ from tidegate_server.metrics.measures import BOUNDS, Latency
 from tidegate_server.stores.sqlite_pins import SqlitePinStore
 
 from tests.admin.scene import HOSTILE, SCENE, TRACES, admin, engine, play
-from tests.integration.server.harness import balance, failure, health, quota
+from tests.integration.server.harness import CLAUDE, CODEX, CONFIG, Json, balance, failure, health, quota, route
 
 REFUSED_BYTES = 'tidegate_decisions_total{reason="context_length_exceeded",route="managed/routine",verdict="refused"}'
 
@@ -188,3 +188,20 @@ async def test_a_refused_flow_request_counts_for_its_limit(tmp_path: Path) -> No
         seen = await http.metrics()
     assert seen['tidegate_flow_refusals_total{limit="flow_unknown"}'] == 1
     assert seen['tidegate_decisions_total{reason="flow_unknown",route="managed/local",verdict="refused"}'] == 1
+
+
+async def test_what_is_a_fallback_follows_a_reload(tmp_path: Path) -> None:
+    def routed(*candidates: str) -> Json:
+        return {**CONFIG, "managedRouting": {"routes": {"managed/both": route(*candidates)}}}
+
+    async with admin(tmp_path, routed(CLAUDE, CODEX)) as http:
+        served = http.served
+        await served.report(quota("codex", 50), quota("claude", 0, "5h"), quota("claude", 50, "7d"))
+        await served.admit("managed/both", "one")
+        served.write(routed(CODEX, CLAUDE))
+        await served.running.reload()
+        await served.admit("managed/both", "two")
+        seen = await http.metrics()
+    labels = 'pin="new",provider="codex",route="managed/both",tier="subscription"'
+    assert seen[f'tidegate_bindings_total{{fallback="true",{labels}}}'] == 1
+    assert seen[f'tidegate_bindings_total{{fallback="false",{labels}}}'] == 1

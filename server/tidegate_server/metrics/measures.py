@@ -78,7 +78,7 @@ class Measures:
     """Everything that is counted while calls are served."""
 
     def __init__(self) -> None:
-        self.decisions: dict[tuple[str, int, int, str, str, int], DecisionCell] = {}
+        self.decisions: dict[tuple[str, int, int, str, str, int, bool], DecisionCell] = {}
         self.admit = Latency()
         self.admit_errors: Counter[str] = Counter()
         self.flow_refusals: Counter[str] = Counter()

@@ -45,8 +45,9 @@ class MeasureAdmissions:
         return admission
 
     def _count(self, admission: Admission) -> None:
-        decision = admission.decision
+        decision, route = admission.decision, admission.route
         candidate, refusal = decision.candidate, decision.refusal
+        fallback = route is not None and candidate is not None and candidate is not route.candidates[0]
         key = (
             admission.ask.model,
             decision.verdict,
@@ -54,15 +55,16 @@ class MeasureAdmissions:
             "" if candidate is None else candidate.name,
             "" if candidate is None else candidate.provider,
             decision.pin_state,
+            fallback,
         )
         cell = self._measures.decisions.get(key)
         if cell is None:
-            cell = self._measures.decisions[key] = _new_cell(admission)
+            cell = self._measures.decisions[key] = _new_cell(admission, fallback)
         cell.count += 1
 
 
-def _new_cell(admission: Admission) -> DecisionCell:
-    decision, route = admission.decision, admission.route
+def _new_cell(admission: Admission, fallback: bool) -> DecisionCell:
+    decision = admission.decision
     candidate, refusal = decision.candidate, decision.refusal
     return DecisionCell(
         admission.ask.model,
@@ -71,7 +73,7 @@ def _new_cell(admission: Admission) -> DecisionCell:
         "" if candidate is None else candidate.provider,
         None if candidate is None else candidate.tier,
         decision.pin_state,
-        route is not None and candidate is not None and candidate.name != route.candidates[0].name,
+        fallback,
     )
 
 
