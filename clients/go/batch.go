@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	tidegatev1 "github.com/tidegate/tidegate/clients/go/gen/tidegate/v1"
 )
@@ -13,32 +14,46 @@ import (
 // has no use for it: see [WithCoalescing].
 func (c *Client) MayForwardBatch(ctx context.Context, requests []*tidegatev1.AdmitRequest) []Decision {
 	decisions := make([]Decision, len(requests))
-	if len(requests) == 0 {
-		return decisions
-	}
-	batch := &tidegatev1.AdmitBatchRequest{Requests: make([]*tidegatev1.AdmitRequest, len(requests))}
+	batch := &tidegatev1.AdmitBatchRequest{}
+	var places []int
 	for i, request := range requests {
-		batch.Requests[i] = request
-		if request == nil {
-			batch.Requests[i] = &tidegatev1.AdmitRequest{} // the server says what it lacks
+		if err := encodable(request); err != nil {
+			decisions[i].err = err
+			continue
 		}
+		batch.Requests, places = append(batch.Requests, request), append(places, i)
+	}
+	if len(places) == 0 {
+		return decisions
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	response, err := c.Admission.AdmitBatch(ctx, batch)
-	for i, request := range batch.Requests {
-		switch results := response.GetResults(); {
+	results := response.GetResults()
+	for i, place := range places {
+		switch {
 		case err != nil:
-			decisions[i].err = ErrorOf(err)
+			decisions[place].err = ErrorOf(err)
 		case i >= len(results):
-			decisions[i].err = errorOfItem(nil)
+			decisions[place].err = errorOfItem(nil)
 		case results[i].GetResponse() != nil:
-			decisions[i].admission = c.admission(request, results[i].GetResponse())
+			decisions[place].admission = c.admission(batch.Requests[i], results[i].GetResponse())
 		default:
-			decisions[i].err = errorOfItem(results[i].GetError())
+			decisions[place].err = errorOfItem(results[i].GetError())
 		}
 	}
 	return decisions
+}
+
+// encodable keeps a request out of a batch that it would be the end of: one with text that is no UTF-8, or none at all.
+func encodable(request *tidegatev1.AdmitRequest) error {
+	if request == nil {
+		return &Error{Code: codes.InvalidArgument, Message: "there is no request"}
+	}
+	if _, err := proto.Marshal(request); err != nil {
+		return &Error{Code: codes.InvalidArgument, Message: "the request cannot be encoded: " + err.Error()}
+	}
+	return nil
 }
 
 // errorOfItem is the error of one request of a batch; nil stands for a result that is missing or empty.

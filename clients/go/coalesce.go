@@ -95,6 +95,9 @@ func (c *coalescer) admit(ctx context.Context, request *tidegatev1.AdmitRequest)
 	if ctx.Err() != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
+	if err := encodable(request); err != nil {
+		return nil, err
+	}
 	// The caller may be gone, and change its message, before the batch is sent.
 	r := &rider{ctx: ctx, request: proto.CloneOf(request), answer: make(chan answered, 1)}
 	if lacksID(r.request) {

@@ -88,7 +88,7 @@ func (s *station) AdmitBatch(ctx context.Context, r *tidegatev1.AdmitBatchReques
 }
 
 func resultFor(r *tidegatev1.AdmitRequest) *tidegatev1.AdmitBatchResult {
-	if strings.HasPrefix(r.GetWorkerId(), "bad") || r.GetWorkerId() == "" {
+	if strings.HasPrefix(r.GetWorkerId(), "bad") {
 		e := &tidegatev1.ItemError{Code: int32(codes.InvalidArgument), Reason: "INVALID_REQUEST", Message: "told in the batch"}
 		return &tidegatev1.AdmitBatchResult{Result: &tidegatev1.AdmitBatchResult_Error{Error: e}}
 	}
@@ -219,7 +219,8 @@ func TestConcurrentCallsRideAndNoBatchHasMoreThanAServerTakes(t *testing.T) {
 
 func TestAnErrorIsThatRequestsAloneAndToldInFull(t *testing.T) {
 	s := newStation()
-	decisions := together(t, serve(t, s, WithCoalescing()), nil, asking("good"), asking("bad"), asking("other"))()
+	client := serve(t, s, WithCoalescing())
+	decisions := together(t, client, nil, asking("good"), asking("bad"), asking("other"))()
 	if !decisions[0].Forward() || !decisions[2].Forward() {
 		t.Error(decisions[0].Err(), decisions[2].Err())
 	}
@@ -228,6 +229,9 @@ func TestAnErrorIsThatRequestsAloneAndToldInFull(t *testing.T) {
 	}
 	if !slices.Equal(s.alone, []string{"bad"}) {
 		t.Errorf("alone: %q", s.alone)
+	}
+	if e := ErrorOf(client.MayForward(t.Context(), asking("\xff")).Err()); e.Code != codes.InvalidArgument || len(s.batches) != 1 {
+		t.Errorf("%v, after %d batches", e, len(s.batches))
 	}
 }
 
@@ -422,8 +426,8 @@ func TestMayForwardBatchHasADecisionForEachRequest(t *testing.T) {
 	client := serve(t, newStation())
 	dry := asking("dry")
 	dry.DryRun = true
-	decisions := client.MayForwardBatch(t.Context(), []*tidegatev1.AdmitRequest{asking("a"), asking("bad"), nil, dry, asking("b")})
-	for i, forward := range []bool{true, false, false, false, true} {
+	decisions := client.MayForwardBatch(t.Context(), []*tidegatev1.AdmitRequest{asking("a"), asking("bad"), nil, dry, asking("\xff"), asking("b")})
+	for i, forward := range []bool{true, false, false, false, false, true} {
 		if decisions[i].Forward() != forward || (decisions[i].Err() == nil) != forward {
 			t.Errorf("%d: %v", i, decisions[i].Err())
 		}

@@ -33,6 +33,8 @@ class Kind(NamedTuple):
     name: str
     command: Callable[[], Sequence[str]]
     """Builds the runner where that is needed, and says how to start it."""
+    coalesces: bool = False
+    """Its admissions ride in AdmitBatch (README.md)."""
 
     def __str__(self) -> str:
         return self.name
@@ -73,6 +75,8 @@ async def started(
     """Start the runner of a client for this server; end it afterwards."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     environment = {**inherited, "TIDEGATE_SERVER": server, **variables}
+    if kind.coalesces:
+        environment["TIDEGATE_COALESCE"] = "1"
     if token is not None:
         environment["TIDEGATE_TOKEN_FILE"] = str(token)
     pipe = asyncio.subprocess.PIPE
@@ -105,6 +109,7 @@ def _node() -> Sequence[str]:
 
 PYTHON, GO_CLIENT, NODE_CLIENT = Kind("python", _python), Kind("go", _go), Kind("node", _node)
 KINDS = (PYTHON, GO_CLIENT, NODE_CLIENT)
+COALESCING = tuple(Kind(f"{kind.name}-coalescing", kind.command, coalesces=True) for kind in KINDS)
 
 
 @cache

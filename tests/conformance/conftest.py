@@ -1,11 +1,11 @@
-"""Every test here runs for every client."""
+"""Every test here runs for every client, with its admissions alone and riding together."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.clients import BUILD_SECONDS, KINDS, Kind, Runner, started
+from tests.conformance.clients import BUILD_SECONDS, COALESCING, KINDS, Kind, Runner, started
 from tests.conformance.scripted import Script, serving
 
 HERE = Path(__file__).resolve().parent
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=(*KINDS, *COALESCING), ids=str)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The client under test."""
     chosen: Kind = request.param

@@ -1,16 +1,22 @@
-"""Runs the Python client on behalf of the conformance suite: one operation a line as JSON, and what came of it."""
+"""Runs the Python client on behalf of the conformance suite: one operation a line as JSON, and what came of it.
 
+It is the blocking client; only what coalesces is the asyncio one.
+"""
+
+import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from tidegate import (
+    Admission,
     AdmitOptions,
+    AsyncClient,
     Client,
     TidegateError,
     Tls,
@@ -28,8 +34,9 @@ Json = dict[str, Any]
 class Runner:
     """One client, and the hops that it has entered."""
 
-    def __init__(self, client: Client, open_hops: ExitStack) -> None:
+    def __init__(self, client: Client, forwardable: Callable[..., Admission], open_hops: ExitStack) -> None:
         self._client = client
+        self._forwardable = forwardable
         self._hops: dict[str, flow_pb2.HopGrant] = {}
         self._open = open_hops
 
@@ -69,7 +76,7 @@ class Runner:
         size = request.request_bytes if request.HasField("request_bytes") else None
         given.pop("request_bytes", None)
         options = cast("AdmitOptions", given)
-        answer = self._client.forwardable(model, worker, size, timeout=o.get("timeout"), **options)
+        answer = self._forwardable(model, worker, size, timeout=o.get("timeout"), **options)
         if answer.error is None or answer.response.verdict:
             said: Json = {"response": MessageToDict(answer.response)}
         else:
@@ -137,10 +144,27 @@ def tls_of(environ: Mapping[str, str]) -> Tls | None:
     return Tls(**files, server_name=environ.get("TIDEGATE_SERVER_NAME", ""))
 
 
+@contextmanager
+def coalescing(tls: Tls | None) -> Iterator[Callable[..., Admission]]:
+    """`forwardable` of an asyncio client whose admissions ride in AdmitBatch."""
+    with asyncio.Runner() as loop:
+
+        async def opened() -> AsyncClient:
+            return AsyncClient(tls=tls, coalesce=True)
+
+        client = loop.run(opened())
+        yield lambda *request, **options: loop.run(client.forwardable(*request, **options))
+        loop.run(client.close())
+
+
 def main() -> None:
     """Until the suite closes the pipe."""
-    with Client(tls=tls_of(os.environ)) as client, ExitStack() as open_hops:
-        runner = Runner(client, open_hops)
+    tls = tls_of(os.environ)
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(tls=tls))
+        coalesces = "TIDEGATE_COALESCE" in os.environ
+        forwardable = stack.enter_context(coalescing(tls)) if coalesces else client.forwardable
+        runner = Runner(client, forwardable, stack.enter_context(ExitStack()))
         for line in sys.stdin:
             sys.stdout.write(json.dumps(runner.run(json.loads(line))) + "\n")
             sys.stdout.flush()

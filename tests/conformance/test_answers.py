@@ -30,16 +30,8 @@ async def test_scripted_answers(
 ) -> None:
     file, failures = document(name), []
     for case in file["cases"]:
-        request = vectors.merge_patch(file["request"], case.get("request", {}))
-        scripted[1].play(case["answers"])
-        operation = {"request": request, "timeout": case.get("timeout", TIMEOUT)}
-        if "nobody" in case["answers"][0]:
-            async with started(kind, nobody(), tmp_path) as alone:
-                said = await alone.ask("admit", **operation)
-        else:
-            said = await runner.ask("admit", **operation)
-        said["calls"] = scripted[1].calls
-        failures += differing(said, case["expect"], case["name"])
+        for whole in (False, True) if kind.coalesces else (False,):
+            failures += await answered(case, file["request"], whole, kind, runner, scripted[1], tmp_path)
     assert not failures, "\n".join(failures)
 
 
@@ -54,6 +46,34 @@ async def test_trace_headers(runner: Runner) -> None:
             if said["headers"] != lower(case["becomes"]):
                 failures.append(f"{case['name']}: {said['headers']}")
     assert not failures, "\n".join(failures)
+
+
+async def answered(
+    case: Json, usual: Json, whole: bool, kind: Kind, runner: Runner, script: Script, directory: Path
+) -> list[str]:
+    """What does not match when the server answers as the case says."""
+    script.play(case["answers"], whole=whole)
+    request = vectors.merge_patch(usual, case.get("request", {}))
+    operation = {"request": request, "timeout": case.get("timeout", TIMEOUT)}
+    if "nobody" in case["answers"][0]:
+        async with started(kind, nobody(), directory) as alone:
+            said = await alone.ask("admit", **operation)
+    else:
+        said = await runner.ask("admit", **operation)
+    said["calls"] = max(script.calls, script.rides)  # what a batch could not settle is asked alone, from the beginning
+    where = f"{case['name']}{' (whole batch)' * whole}"
+    return differing(said, case["expect"], where) + travelled(script, case["answers"][0], kind, where)
+
+
+def travelled(script: Script, first: Json, kind: Kind, where: str) -> list[str]:
+    """What is wrong with the way that a request went: in a batch first if the client coalesces, and never else."""
+    if "nobody" in first:
+        return []
+    if bool(script.rides) != kind.coalesces:
+        return [f"{where}: {script.rides} batches"]
+    if kind.coalesces and "response" in first and script.calls:
+        return [f"{where}: was decided in the batch, and asked {script.calls} times alone"]
+    return []
 
 
 def differing(said: Json, expect: Any, where: str) -> list[str]:

@@ -25,7 +25,7 @@ interface Operation {
 
 const { TIDEGATE_CA: ca, TIDEGATE_CERTIFICATE: certificate, TIDEGATE_KEY: key, TIDEGATE_SERVER_NAME: serverName } = process.env;
 const tls = ca && { ca, ...(certificate && key && { certificate, key }), ...(serverName && { serverName }) };
-const client = new Client(tls ? { tls } : {});
+const client = new Client({ coalesce: Boolean(process.env["TIDEGATE_COALESCE"]), ...(tls && { tls }) });
 const hops = new Map<string, Hop>();
 
 async function run(o: Operation): Promise<object> {

@@ -51,6 +51,9 @@ func main() {
 		}
 		options = append(options, tidegate.WithTLS(tls))
 	}
+	if os.Getenv("TIDEGATE_COALESCE") != "" {
+		options = append(options, tidegate.WithCoalescing())
+	}
 	client, err := tidegate.Dial("", options...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
