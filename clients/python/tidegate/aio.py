@@ -104,9 +104,12 @@ class AsyncClient:
             with attempt:
                 left = max(0.0, deadline - policy.clock())
                 try:
-                    return await method(request, timeout=left, metadata=self.connection.metadata())
+                    response = await method(request, timeout=left, metadata=self.connection.metadata())
                 except grpc.RpcError as error:
                     raise from_rpc_error(error) from None
+                if response is None:  # what grpc.aio makes of bytes that are no message, where grpc itself raises
+                    raise TidegateError("the answer cannot be read", code=grpc.StatusCode.INTERNAL)
+                return response
         raise AssertionError("the retry loop ends by a return or an error")
 
     # --- gateways -----------------------------------------------------------------------------------------------------
