@@ -10,11 +10,11 @@ from tidegate_server.core.model import Instant, Nanos
 from tidegate_server.core.pins import PinCodec
 from tidegate_server.core.policy import FreshnessLimits
 from tidegate_server.ports import FactStore, FlowStore, PinStore
-from tidegate_server.stores.postgres.database import GuardedDatabase, open_database
+from tidegate_server.stores.postgres.database import CALL_SECONDS, GuardedDatabase, open_database
 from tidegate_server.stores.postgres.pins import PostgresPinStore
 from tidegate_server.stores.valkey.facts import FACTS, ValkeyFactStore
 from tidegate_server.stores.valkey.flows import FLOWS, ValkeyFlowStore
-from tidegate_server.stores.valkey.link import Link
+from tidegate_server.stores.valkey.link import ANSWER_SECONDS, Link
 from tidegate_server.wiring.clock import SystemClock
 
 from tests.support import servers
@@ -22,16 +22,22 @@ from tests.support import servers
 KEY = bytes(range(100, 164))
 
 
-async def open_durable(dsn: str, key: bytes = KEY, *, size: int = 4) -> GuardedDatabase:
+PATIENT = 20.0
+"""Seconds for a call where a suite is about what is answered and not about how soon: test machines are busy."""
+
+
+async def open_durable(
+    dsn: str, key: bytes = KEY, *, size: int = 4, call_seconds: float = CALL_SECONDS
+) -> GuardedDatabase:
     """That database, under the tests' key."""
-    return await open_database(dsn, PinCodec(key).check_value, SystemClock(), size=size)
+    return await open_database(dsn, PinCodec(key).check_value, SystemClock(), size=size, call_seconds=call_seconds)
 
 
 @contextlib.asynccontextmanager
 async def shared_database() -> AsyncIterator[GuardedDatabase]:
     """An empty database on the shared server."""
     server = servers.postgres()
-    database = await open_durable(server.dsn(server.migrated_database()))
+    database = await open_durable(server.dsn(server.migrated_database()), call_seconds=PATIENT)
     yield database
     await database.close()
 
@@ -44,9 +50,10 @@ class OwningPins(PostgresPinStore):
         await self._database.close()
 
 
-async def open_pins(dsn: str, key: bytes = KEY, *, size: int = 4) -> OwningPins:
+async def open_pins(dsn: str, key: bytes = KEY, *, size: int = 4, call_seconds: float = CALL_SECONDS) -> OwningPins:
     """The pins of that database."""
-    return await OwningPins.open(await open_durable(dsn, key, size=size), key, SystemClock())
+    database = await open_durable(dsn, key, size=size, call_seconds=call_seconds)
+    return await OwningPins.open(database, key, SystemClock())
 
 
 class PostgresPinBackend:
@@ -58,7 +65,7 @@ class PostgresPinBackend:
         self._database = self._server.migrated_database()
 
     async def open(self) -> PinStore:
-        return await open_pins(self._server.dsn(self._database))
+        return await open_pins(self._server.dsn(self._database), call_seconds=PATIENT)
 
     async def reopen(self, store: PinStore) -> PinStore:
         await store.close()
@@ -99,7 +106,7 @@ class ValkeyFlowBackend:
 
     async def open(self) -> FlowStore:
         clock = SystemClock()
-        link = Link(self._server.url(), [FLOWS], clock)
+        link = Link(self._server.url(), [FLOWS], clock, answer_seconds=PATIENT)
         await link.open()
         return OwningFlows(link, self._server.url(), clock, now=lambda: self._now)
 
@@ -110,10 +117,10 @@ class ValkeyFlowBackend:
         return servers.valkey()
 
 
-async def open_facts(url: str) -> ValkeyFactStore:
+async def open_facts(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> ValkeyFactStore:
     """A replica's copy of the facts of that server, with a link of its own."""
     clock = SystemClock()
-    link = Link(url, [FACTS], clock)
+    link = Link(url, [FACTS], clock, answer_seconds=answer_seconds)
     await link.open()
     return await ValkeyFactStore.open(link, url, clock, FreshnessLimits())
 
@@ -135,7 +142,7 @@ class ValkeyFactBackend:
             client.flushall()
 
     async def open(self) -> FactStore:
-        return await open_facts(self._server.url())
+        return await open_facts(self._server.url(), answer_seconds=PATIENT)
 
     async def close(self, store: FactStore) -> None:
         await close_facts(store)

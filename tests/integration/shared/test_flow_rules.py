@@ -10,7 +10,7 @@ from tidegate_server.wiring.clock import SystemClock
 
 from tests.property.test_flow_model import FlowMachine
 from tests.support import servers
-from tests.support.shared_stores import OwningFlows
+from tests.support.shared_stores import PATIENT, OwningFlows
 
 
 class ValkeyMachine(FlowMachine):
@@ -20,7 +20,7 @@ class ValkeyMachine(FlowMachine):
         server = servers.valkey()
         with server.client() as client:
             client.flushall()
-        link = Link(server.url(), [FLOWS], SystemClock())
+        link = Link(server.url(), [FLOWS], SystemClock(), answer_seconds=PATIENT)
         await link.open()
         return OwningFlows(link, server.url(), SystemClock(), now=FlowTime(self.clock).now)
 

@@ -107,6 +107,4 @@ class PostgresAgentStore:
         return str(rows[0][0]) if rows else None
 
     async def _run(self, statement: str, parameters: Parameters, *, seconds: float | None = None) -> Sequence[Row]:
-        if seconds is None:
-            return await self._database.run(_HOLDS, SQL[statement], parameters)
         return await self._database.run(_HOLDS, SQL[statement], parameters, seconds=seconds)

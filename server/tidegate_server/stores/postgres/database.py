@@ -28,7 +28,7 @@ from tidegate_server.stores.postgres.schema import schema_fault
 from tidegate_server.stores.sql import queries
 
 CALL_SECONDS = 0.3
-"""What a call may take, the wait for a connection and the making of one included."""
+"""See `Database.call_seconds`."""
 
 STATEMENT_SECONDS = 0.25
 """After so long the server itself gives a statement up; less than a call may take, so it is not left behind there."""
@@ -57,8 +57,11 @@ class ReadOnlyServer(Exception):
 class Database(Protocol):
     """What the stores need of PostgreSQL. `store` is what is asked for (pins, agents, decisions), for errors."""
 
+    call_seconds: float
+    """What a call may take that names no time of its own, the wait for a connection and its making included."""
+
     async def run(
-        self, store: str, statement: str, parameters: Parameters, *, seconds: float = CALL_SECONDS
+        self, store: str, statement: str, parameters: Parameters, *, seconds: float | None = None
     ) -> Sequence[Row]:
         """The rows of one statement, committed. StoreUnavailable otherwise: then it happened whole or not at all."""
         ...
@@ -154,7 +157,8 @@ async def _transaction(connection: Connection, statement: str, parameters: Param
 class PostgresDatabase:
     """A bounded pool. A slot is given back when its call has ended, however it ended and whoever still waited."""
 
-    def __init__(self, dsn: str, key_check: bytes, *, size: int = SIZE) -> None:
+    def __init__(self, dsn: str, key_check: bytes, *, size: int = SIZE, call_seconds: float = CALL_SECONDS) -> None:
+        self.call_seconds = call_seconds
         self._free: asyncio.LifoQueue[_Lane] = asyncio.LifoQueue()
         self._size = size
         for _ in range(size):
@@ -163,9 +167,10 @@ class PostgresDatabase:
         self._problems: dict[str, str] = {}
 
     async def run(
-        self, store: str, statement: str, parameters: Parameters, *, seconds: float = CALL_SECONDS
+        self, store: str, statement: str, parameters: Parameters, *, seconds: float | None = None
     ) -> Sequence[Row]:
         """See Database. Raises UnsafeState for a database that this server must never work on."""
+        seconds = self.call_seconds if seconds is None else seconds
         end = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(end):
@@ -254,13 +259,14 @@ class GuardedDatabase:
     """Any Database behind a breaker: in an outage calls fail at once, and a beat finds out when it is over."""
 
     def __init__(self, inner: PostgresDatabase, clock: Clock) -> None:
+        self.call_seconds = inner.call_seconds
         self._inner = inner
         self._clock = clock
         self._breaker = Breaker(clock)
         self._beating = asyncio.ensure_future(self._beat())
 
     async def run(
-        self, store: str, statement: str, parameters: Parameters, *, seconds: float = CALL_SECONDS
+        self, store: str, statement: str, parameters: Parameters, *, seconds: float | None = None
     ) -> Sequence[Row]:
         """See Database."""
         if not self._breaker.may_pass():
@@ -302,12 +308,14 @@ class GuardedDatabase:
                 self._breaker.worked()
 
 
-async def open_database(dsn: str, key_check: bytes, clock: Clock, *, size: int = SIZE) -> GuardedDatabase:
+async def open_database(
+    dsn: str, key_check: bytes, clock: Clock, *, size: int = SIZE, call_seconds: float = CALL_SECONDS
+) -> GuardedDatabase:
     """The database, recognised where it can be reached. Raises UnsafeState when it must not be used.
 
     One that cannot be reached now is unhealthy until it can, and is recognised then, before anything is read.
     """
-    database = PostgresDatabase(dsn, key_check, size=size)
+    database = PostgresDatabase(dsn, key_check, size=size, call_seconds=call_seconds)
     try:
         with contextlib.suppress(StoreUnavailable):
             await database.run("database", SQL["beat"], {}, seconds=2.0)

@@ -19,7 +19,7 @@ from tidegate_server.errors import StoreUnavailable
 from tidegate_server.ports import Clock, PinCensus, PinFilter, PinPage
 from tidegate_server.stores.batches import Batches
 from tidegate_server.stores.pin_cache import PinCache
-from tidegate_server.stores.postgres.database import CALL_SECONDS, WALK_SECONDS, Database
+from tidegate_server.stores.postgres.database import WALK_SECONDS, Database
 from tidegate_server.stores.sql import queries
 
 CACHE_SIZE = 131_072
@@ -45,9 +45,11 @@ class PostgresPinStore:
         self._horizon: str | None = None
         self._timeline = ""
         self._looks = 0
-        self._reads: Batches[bytes, StoredPin | None] = Batches(self._find, failure=_unavailable, seconds=CALL_SECONDS)
+        self._reads: Batches[bytes, StoredPin | None] = Batches(
+            self._find, failure=_unavailable, seconds=database.call_seconds
+        )
         self._writes: Batches[Pin, tuple[StoredPin, bool]] = Batches(
-            self._create, failure=_unavailable, seconds=CALL_SECONDS
+            self._create, failure=_unavailable, seconds=database.call_seconds
         )
         self._looking = asyncio.ensure_future(self._look())
 

@@ -37,7 +37,7 @@ TABLE = "tidegate:{facts}"
 GAP_SECONDS = 0.05
 """How long a change may overtake an older one before that counts as missed."""
 
-SEEN_SECONDS = 0.2
+SEEN_SECONDS = 1.0
 """How long one who put facts waits to see them in the copy."""
 
 READ_SECONDS = 2.0
@@ -158,8 +158,6 @@ class ValkeyFactStore:
 
     async def _function(self, name: str, *words: str, seconds: float | None = None) -> Any:
         head = ("FCALL", f"tidegate_facts_{name}_{FACTS.version}", 1, TABLE)
-        if seconds is None:
-            return await self._link.call(_HOLDS, *head, *words)
         return await self._link.call(_HOLDS, *head, *words, seconds=seconds)
 
     # Following the table ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tidegate_server.stores.breaker import Breaker
 from tidegate_server.stores.functions import Library
 
 ANSWER_SECONDS = 0.2
-"""What a call may take. §8 gives 300 ms until the refusal is out; what is left is for the way there and back."""
+"""What a call may take by default. §8 gives 300 ms until the refusal is out; the rest is for the way there and back."""
 
 CONNECT_SECONDS = 0.5
 BEAT_EVERY: Nanos = SECOND // 4
@@ -71,7 +71,10 @@ def channel(url: str, name: str) -> str:
 class Link:
     """Calls on one connection, made when first needed and made again after it was lost."""
 
-    def __init__(self, url: str, libraries: Sequence[Library], clock: Clock) -> None:
+    def __init__(
+        self, url: str, libraries: Sequence[Library], clock: Clock, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._url = url
         self._libraries = libraries
         self._clock = clock
@@ -96,7 +99,7 @@ class Link:
             self._note(type(error).__name__)
             self._breaker.failed()
 
-    async def call(self, store: str, *words: Word, seconds: float = ANSWER_SECONDS) -> Any:
+    async def call(self, store: str, *words: Word, seconds: float | None = None) -> Any:
         """The answer to one command. StoreUnavailable when there is none in time, or an error.
 
         A function that the server does not know is loaded, and called again: it had not run.
@@ -104,7 +107,7 @@ class Link:
         if self._closed or not self._breaker.may_pass():
             raise StoreUnavailable(store)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._answer_seconds if seconds is None else seconds):
                 answer = await self._submit(words)
                 if _is_unknown_function(answer):
                     for library in self._libraries:
