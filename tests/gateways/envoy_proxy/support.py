@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,14 @@ def moved(document: Any, ports: Mapping[int, int]) -> Any:
     if isinstance(document, dict):
         return {key: ports[value] if key == "port_value" else moved(value, ports) for key, value in document.items()}
     return [moved(item, ports) for item in document] if isinstance(document, list) else document
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask again and again, as long as it takes and no longer than PATIENCE."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.02)
 
 
 @contextmanager

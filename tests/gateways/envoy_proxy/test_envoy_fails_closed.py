@@ -26,7 +26,18 @@ from tests.gateways.envoy_proxy.scripted import (
     deciding,
     headers_seen,
 )
-from tests.gateways.envoy_proxy.support import GEMMA, HEALTHY, QWEN, TIDEGATE, Engine, World, engine, envoy, example
+from tests.gateways.envoy_proxy.support import (
+    GEMMA,
+    HEALTHY,
+    QWEN,
+    TIDEGATE,
+    Engine,
+    World,
+    engine,
+    envoy,
+    example,
+    until,
+)
 
 PATH = "/v1/chat/completions"
 FORGED = {"thread-id": "t", "x-gateway-upstream": "qwen", "x-gateway-upstream-model": "m"}
@@ -187,8 +198,7 @@ def test_tidegate_down_and_up_again(world: World, caller: httpx.Client) -> None:
     assert world.calls() == 1
     world.restart()
     world.report(qwen=HEALTHY)
-    while caller.post(PATH, content=ASK, headers=FORGED).status_code == 503:
-        pass  # until Envoy connects again; the test's own timeout bounds it
+    until(lambda: caller.post(PATH, content=ASK, headers=FORGED).status_code == 200)  # Envoy connects again
     assert world.calls() == 2
 
 

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from tidegate import Client
 from tidegate.v1 import types_pb2
 
-from tests.gateways.envoy_proxy.support import EXAMPLE, HEALTHY, UNHEALTHY, World
+from tests.gateways.envoy_proxy.support import EXAMPLE, HEALTHY, UNHEALTHY, World, until
 from tests.gateways.processes import TIDEGATE, process
 
 ROUTE = "managed/routine"
@@ -108,19 +108,24 @@ def test_a_stopped_engine_is_a_refusal_that_is_retried_and_never_reaches_a_provi
 
 def test_an_engine_that_dies_is_noticed_by_its_collector_and_nobody_else_is_called(tmp_path: Path) -> None:
     text = (EXAMPLE / "collectors.yaml").read_text().replace("every: 5s", "every: 1s")
-    freshness = {"health": "2s"}
+    freshness = {"health": "5s"}
     with World.start(tmp_path, coldWait="2.5s", freshness=freshness) as world, ExitStack() as stack:
         file = tmp_path / "collectors.yaml"
         file.write_text(text.replace(":8000", f":{world.qwen.port}").replace(":8001", f":{world.gemma.port}"))
         options = ["--server", world.server.address, "--token-file", str(world.server.token)]
         stack.enter_context(process([str(TIDEGATE), "collect", "--config", str(file), *options], tmp_path))
+        client = stack.enter_context(Client(world.server.address, token_file=world.server.token))
+
+        def eligible() -> bool:
+            first = client.capacity(model=ROUTE).evaluations[0]
+            return first.verdict == types_pb2.CANDIDATE_VERDICT_ELIGIBLE
+
+        until(eligible)  # the collectors have told
         sdk = Sdk(world.url, "thread-1")
         stack.enter_context(sdk.client)
-        assert sdk.ask() == "done"  # as soon as the collectors have told: the cold wait asks them
+        assert sdk.ask() == "done"
         world.qwen.stop()
-        with Client(world.server.address, token_file=world.server.token) as client:
-            while client.capacity(model=ROUTE).evaluations[0].verdict == types_pb2.CANDIDATE_VERDICT_ELIGIBLE:
-                pass  # until the last fact is too old; the test's own timeout bounds it
+        until(lambda: not eligible())  # the last fact is too old
         with pytest.raises(openai.RateLimitError) as error:
             sdk.client.with_options(max_retries=0).chat.completions.create(model=ROUTE, messages=HELLO)
         assert error.value.code == "pin_provider_unavailable"
