@@ -195,19 +195,12 @@ func (c *coalescer) run(ctx context.Context, l *lane, together *ride) {
 	results := response.GetResults()
 
 	c.mu.Lock()
-	l.out--
 	for i, r := range together.riders {
 		if i < len(results) && admits(r.request, results[i].GetResponse()) {
 			c.remember(workerOf(r.request))
 		}
 	}
-	if len(l.waiting) > 0 {
-		c.depart(l)
-	} else {
-		c.retire(l)
-	}
 	c.mu.Unlock()
-
 	for i, r := range together.riders {
 		var a answered
 		switch {
@@ -217,6 +210,16 @@ func (c *coalescer) run(ctx context.Context, l *lane, together *ride) {
 			a.response = results[i].GetResponse()
 		}
 		r.answer <- a
+	}
+	runtime.Gosched() // those who were answered may have the next thing to ask, and come along
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.out--
+	switch {
+	case len(l.waiting) == 0:
+		c.retire(l)
+	case l.out < batchesOut: // else the timer is set
+		c.depart(l)
 	}
 }
 
