@@ -229,7 +229,7 @@ class PostgresDatabase:
         except UnsafeState as error:
             self._note(store, str(error))
             raise
-        except (psycopg.Error, OSError, ReadOnlyServer, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # whatever a driver raises in an outage, it is one
             self._note(store, _told(error))
             raise StoreUnavailable(store) from error
         self._problems.pop(store, None)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 
 from tidegate_server.core.facts import FactGroup, FactTable
 from tidegate_server.core.freshness import is_forgotten
-from tidegate_server.core.model import SECOND, Balance, Blocker, Fact, Nanos, ObservationResult, Quota
+from tidegate_server.core.model import SECOND, Balance, Blocker, Fact, Instant, Nanos, ObservationResult, Quota
 from tidegate_server.core.policy import FreshnessLimits
 from tidegate_server.errors import StoreUnavailable
 from tidegate_server.ports import Clock, FactFilter
@@ -83,6 +83,7 @@ class ValkeyFactStore:
         self._version = -1
         self._whole = False
         self._subscribed = False
+        self._losses = 0
         self._ahead: dict[int, Sequence[tuple[str, str]]] = {}
         self._subscribers: list[Callable[[frozenset[str]], None]] = []
         self._moved = asyncio.Event()
@@ -168,6 +169,7 @@ class ValkeyFactStore:
 
     def _lost(self) -> None:
         self._subscribed = False
+        self._losses += 1
         self._distrust("the subscription ended")
 
     def _distrust(self, why: str) -> None:
@@ -183,11 +185,21 @@ class ValkeyFactStore:
     async def _read(self) -> None:
         """Read the whole table, then go on from its version. While it runs, changes are kept for after it."""
         self._ahead.clear()
-        asked = self._clock.monotonic()
+        losses, asked = self._losses, self._clock.monotonic()
         try:
             seen, fields = await self._function("read", seconds=READ_SECONDS)
+            self._take_over(seen, fields, asked)
         except StoreUnavailable:
             return  # the next look tries again
+        except (ValueError, KeyError, TypeError) as error:
+            _log.error("facts: the table cannot be read (%s)", type(error).__name__)
+            return
+        # A subscription that was lost and made again meanwhile may have missed what came after the table was read.
+        self._whole = self._subscribed and losses == self._losses
+        self._follow()
+
+    def _take_over(self, seen: Sequence[Any], fields: Sequence[bytes], asked: Instant) -> None:
+        """Let the copy be what was read."""
         before = frozenset(fact.key.provider for fact in self._table.facts())
         self._server_clock.saw(asked, int(seen[2]), self._clock.monotonic())
         self._table = FactTable()
@@ -195,8 +207,6 @@ class ValkeyFactStore:
             if field.startswith(b"f:"):
                 self._take(field.decode(), packed.decode())
         self._table_id, self._version = seen[0].decode(), int(seen[1])
-        self._whole = self._subscribed
-        self._follow()
         self._tell(before | {fact.key.provider for fact in self._table.facts()})
 
     def _heard(self, message: bytes) -> None:
@@ -265,10 +275,10 @@ class ValkeyFactStore:
             asked = self._clock.monotonic()
             try:
                 table, version, time = await self._function("look")
-            except StoreUnavailable:
+                self._server_clock.saw(asked, int(time), self._clock.monotonic())
+            except (StoreUnavailable, ValueError, TypeError):
                 self._distrust("the server does not answer")
                 continue
-            self._server_clock.saw(asked, int(time), self._clock.monotonic())
             if not self._whole:
                 self._read_anew()
             elif (table.decode(), int(version)) != (self._table_id, self._version):

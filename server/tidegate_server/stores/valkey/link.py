@@ -174,7 +174,7 @@ class Link:
     async def _connect_for_calls(self) -> None:
         try:
             await asyncio.wait_for(self._connect(), 2 * CONNECT_SECONDS)
-        except (RedisError, OSError, TimeoutError, UnsafeState) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises in an outage, the next call tries again
             self._drop(error)
 
     async def _connect(self) -> None:
@@ -206,7 +206,7 @@ class Link:
                 answer = await connection.read_response(timeout=math.inf)
             except ResponseError as error:
                 answer = error
-            except (RedisError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 if connection is self._connection:
                     self._drop(error)
                 return

@@ -58,7 +58,7 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever a driver raises in an outage, it is tried again
                 _log.warning("Valkey: not subscribed (%s)", type(error).__name__)
             self._lost()
             await self._clock.sleep(RETRY_AFTER)
