@@ -137,7 +137,9 @@ def compare_others(bench: Bench) -> None:
             client.agents.register(selection_pb2.RegisterAgentRequest(agent=agent))
         query = selection_pb2.SelectAgentRequest(query="do the seventh thing")
         selected = client.agents.select(query)
-    bench.compare("EnterHop", ENTER, bench.requests("hops", (hop() for _ in range(NEW))), entered)
+    # On a machine that stalls for 200 ms, FLOW_GUARD_UNAVAILABLE is the right answer.
+    hops = bench.requests("hops", (hop() for _ in range(NEW)))
+    bench.compare("EnterHop", ENTER, hops, entered, most_bad=0.1)
     bench.compare("SelectAgent", SELECT, bench.requests("queries", [query]), selected, begins="0a")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidegate import AsyncClient
 
-from tests.bench import serving
+from tests.bench import results, serving
 from tests.bench.rounds import in_turns, ratio
 
 IN_FLIGHT = 256
@@ -53,6 +53,7 @@ def main() -> int:
     print(
         f"decisions/s, coalescing : plain  {found}; best {max(a for a, _ in seen):.0f} : {max(b for _, b in seen):.0f}"
     )
+    results.save("coalescing", {"ratio": found._asdict(), "coalescing": seen[-1][0], "plain": seen[-1][1]})
     return int(found.median < AIM)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,12 @@ CONFIG: Json = {
 class Server:
     """A running server process."""
 
-    def __init__(self, command: Sequence[str], state: Path | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], state: Path | None = None, cores: Collection[int] = (SERVER_CORE,)
+    ) -> None:
         self.state = state
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-        os.sched_setaffinity(self._process.pid, {SERVER_CORE})
+        os.sched_setaffinity(self._process.pid, cores)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("listening on "):
@@ -79,9 +81,13 @@ class Server:
         return self._process.pid
 
     def cpu(self) -> float:
-        """Seconds of processor time that it has used, in all its threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Seconds of processor time that it has used, in all its threads and its workers."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        used = 0
+        for pid in (self.pid, *children):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += int(fields[11]) + int(fields[12])
+        return used / TICKS
 
     def stop(self) -> None:
         """Stop it."""
@@ -101,12 +107,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def tidegate(directory: Path, config: Json = CONFIG) -> Iterator[Server]:
-    """The product, started as its users start it, with all four candidates eligible."""
+def tidegate(directory: Path, config: Json = CONFIG, *, workers: int = 1) -> Iterator[Server]:
+    """The product, started as its users start it, with all four candidates eligible. Each worker has a core."""
     state, file = directory / "state", directory / "tidegate.json"
     file.write_text(json.dumps({"stateDirectory": str(state), **config}))
     command = [COMMAND, "serve", "--config", str(file), "--log-level", "error"]
-    server = Server(command, state)
+    cores = (SERVER_CORE, LOAD_CORE)[:workers]
+    server = Server([*command, "--workers", str(workers)], state, cores)
     try:
         with server.client() as client:
             refused = [item for item in client.report_capacity("bench", facts()) if item.reason]
