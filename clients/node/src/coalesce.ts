@@ -28,15 +28,15 @@ export type Send = (
 ) => Promise<AdmitBatchResponse>;
 
 /**
- * Lets concurrent admissions ride together: one AdmitBatch in place of many Admits. What is asked in one turn of the event
- * loop leaves at its end, so that nothing waits for a timer.
+ * Lets concurrent admissions ride together: one AdmitBatch in place of many Admits. What is asked in one turn of the
+ * event loop leaves at its end, so that nothing waits for a timer.
  *
  * Whatever is not a decision is asked again alone, by a call of its own: so an error of one request is that request's
  * alone, with all that its status says and with the usual retries. Only where the server could not be reached at all,
  * retries included, all riders are told so.
  *
- * A batch is answered when its last item is, which may take a cold wait. So requests ride in lanes: apart by model, those
- * of workers that were admitted before apart from new ones, and those that enter a hop apart from the rest.
+ * A batch is answered when its last item is, which may take a cold wait. So requests ride in lanes: apart by model,
+ * those of workers that were admitted before apart from new ones, and those that enter a hop apart from the rest.
  */
 export class Coalescer {
   readonly #send: Send;
@@ -48,8 +48,8 @@ export class Coalescer {
   }
 
   /**
-   * The decision within `timeoutMs`; undefined where there was none, and the request has to be asked alone. Rejects as soon
-   * as the deadline is over or the signal is given; when that is so for all riders of a batch, the batch is cancelled.
+   * The decision within `timeoutMs`; undefined where there was none, and the request has to be asked alone. Rejects as
+   * soon as the deadline is over or the signal is given; when that is so for all riders of a batch, it is cancelled.
    */
   async admit(request: AdmitRequest, timeoutMs: number, signal?: AbortSignal): Promise<AdmitResponse | undefined> {
     toBinary(AdmitRequestSchema, request); // throws: what cannot be encoded would be the end of the whole batch

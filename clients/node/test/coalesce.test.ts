@@ -20,6 +20,8 @@ import {
 
 process.env["TIDEGATE_TOKEN_FILE"] = "";
 
+const HOUR = 3_600_000;
+
 type Call<I, O> = [ServerUnaryCall<I, O>, sendUnaryData<O>];
 
 /** Admits everybody. Workers named "bad" are errors; a batch with one named "slow" waits until `go` is told. */
@@ -32,6 +34,8 @@ const station = {
   failure: status.UNAVAILABLE,
   /** Batches are answered with no results. */
   short: false,
+  /** Until the deadline of the last batch. */
+  leftMs: 0,
   events: new EventEmitter(),
 
   reset(): void {
@@ -50,6 +54,7 @@ const station = {
     const { requests } = call.request;
     this.batches.push(requests.map((request) => request.workerId));
     this.hopIds.push(...requests.map(hopId));
+    this.leftMs = Number(call.getDeadline()) - Date.now();
     if (this.batches.length <= this.failures) return callback({ code: this.failure, details: "told to the batch" });
     if (requests.some((request) => request.workerId.startsWith("slow"))) {
       call.on("cancelled", () => this.events.emit("cancelled"));
@@ -132,7 +137,8 @@ test("what is asked at once leaves as one batch, and each gets its own answer", 
   const client = opened();
   const workers = Array.from({ length: 100 }, (_, n) => `w${n}`);
   const decisions = await Promise.all(workers.map((worker) => client.mayForward(asking(worker))));
-  assert.deepEqual(decisions.map((decision) => decision.forward && decision.response.decisionId), workers.map((worker) => `of ${worker}`));
+  const ids = decisions.map((decision) => decision.forward && decision.response.decisionId);
+  assert.deepEqual(ids, workers.map((worker) => `of ${worker}`));
   assert.deepEqual([station.batches, station.alone], [[workers], []]);
 });
 
@@ -156,7 +162,8 @@ test("an error is that request's alone, and told in full", async () => {
   assert.deepEqual([station.batches, station.alone], [[["good", "bad", "other"]], ["bad"]]);
 });
 
-for (const [name, trouble] of Object.entries({ status: { failures: 1, failure: status.INTERNAL }, "too few results": { short: true } })) {
+const troubles = { status: { failures: 1, failure: status.INTERNAL }, "too few results": { short: true } };
+for (const [name, trouble] of Object.entries(troubles)) {
   test(`a batch that failed is asked one by one: ${name}`, async () => {
     Object.assign(station, trouble);
     const hop = { case: "hop" as const, value: { targetAgent: "coder" } };
@@ -177,12 +184,13 @@ test("a batch is repeated as one", async () => {
 });
 
 test("a deadline is its own call's", async () => {
-  const client = opened();
+  const client = opened({ timeoutMs: HOUR });
   const held = slow();
   const patient = client.mayForward(asking("slow"));
   const hasty = client.mayForward(asking("hasty"), { timeoutMs: 50 });
   assert.equal(errorOf(await hasty).code, status.DEADLINE_EXCEEDED); // while the batch is still out
   assert.deepEqual(await held, [2]);
+  assert.ok(station.leftMs > HOUR / 2, "the batch has as long as its most patient rider");
   station.events.emit("go");
   assert.ok((await patient).forward);
   assert.equal(station.batches.length, 1);
@@ -213,8 +221,8 @@ test("who is cancelled before the departure does not ride", async () => {
   assert.deepEqual([station.batches, station.alone], [[["stays"]], []]);
 });
 
-test("a batch that nobody waits for is cancelled", async () => {
-  const client = opened();
+test("a batch that nobody waits for is cancelled", { timeout: 9_000 }, async () => {
+  const client = opened({ timeoutMs: HOUR });
   const controller = new AbortController();
   const [held, cancelled] = [slow(), once(station.events, "cancelled")];
   const asked = ["slow", "too"].map((worker) => client.mayForward(asking(worker), { signal: controller.signal }));
