@@ -27,6 +27,7 @@ from tests.integration.server.harness import (
     quota,
     route,
     serving,
+    until,
 )
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -84,6 +85,7 @@ async def admin(directory: Path, config: Json = CONFIG, **settings: Any) -> Asyn
     busy = patch.object(guarded_flows, "ANSWER_WITHIN", 10 * SECOND)  # with a browser beside it: that is no outage
     with busy:
         async with serving(directory, config, clock=SystemClock(), **settings) as served:
+            await until(served.application.health.is_ready)
             yield Http(served)
 
 
