@@ -15,6 +15,10 @@ DAY = 24 * 3600 * SECOND
 _PURGE_CHUNK = 5000
 """Rows that one transaction of a purge drops: what is being written waits for no more than that."""
 
+_ROWS_AT_ONCE = 200
+"""Rows that one statement inserts. Each statement gives the interpreter's lock away and waits for it again, and while
+calls are served, that costs more than a row."""
+
 _COLUMNS = "decision_id, decide_time, kind, subject, outcome, reason, session, namespace, detail"
 
 
@@ -79,17 +83,16 @@ class SqliteDecisionStore:
 
 
 def _write(connection: sqlite3.Connection, records: Sequence[DecisionRecord]) -> None:
-    places = ", ".join("?" * 9)
-    insert = f"INSERT OR IGNORE INTO decisions ({_COLUMNS}) VALUES ({places})"  # noqa: S608 - constants only
     sums: defaultdict[tuple[str, int, str, str, str], float] = defaultdict(float)
     connection.execute("SAVEPOINT rows")
     before = connection.total_changes
-    connection.executemany(insert, [record[:9] for record in records])
+    for first in range(0, len(records), _ROWS_AT_ONCE):
+        _insert(connection, records[first : first + _ROWS_AT_ONCE])
     if connection.total_changes - before == len(records):
         fresh = records
     else:  # some were written before: a batch whose end nobody heard of. All again, one by one
         connection.execute("ROLLBACK TO rows")
-        fresh = [record for record in records if connection.execute(insert, record[:9]).rowcount == 1]
+        fresh = [record for record in records if _insert(connection, [record]) == 1]
     connection.execute("RELEASE rows")
     for record in fresh:
         for group, key, figure, value in tallies(record):
@@ -99,6 +102,13 @@ def _write(connection: sqlite3.Connection, records: Sequence[DecisionRecord]) ->
         " ON CONFLICT (namespace, day, category, key, figure) DO UPDATE SET value = value + excluded.value",
         [(*place, value) for place, value in sums.items()],
     )
+
+
+def _insert(connection: sqlite3.Connection, records: Sequence[DecisionRecord]) -> int:
+    """Insert the records by one statement; how many there were not before."""
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(records))
+    insert = f"INSERT OR IGNORE INTO decisions ({_COLUMNS}) VALUES {rows}"  # noqa: S608 - constants only
+    return connection.execute(insert, [value for record in records for value in record[:9]]).rowcount
 
 
 def _purge(connection: sqlite3.Connection, before: WallTime) -> int:
