@@ -11,13 +11,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN_PACKAGES: dict[str, str] = {"chromium": "chromium"}
-"""A command that the suite runs, and the Debian package that has it."""
+DEBIAN_PACKAGES = {
+    "chromium": "chromium",
+    "gcc": "gcc libc6-dev",
+    "openssl": "openssl",
+    "pgbouncer": "pgbouncer",
+    "redis-server": "redis-server",
+}
+"""A command that the suite runs, and the Debian packages that have it."""
 
 
 def install_missing() -> None:
     """Install the Debian packages whose commands are missing, if that is possible here."""
-    missing = [package for command, package in DEBIAN_PACKAGES.items() if shutil.which(command) is None]
+    wanted = [packages.split() for command, packages in DEBIAN_PACKAGES.items() if shutil.which(command) is None]
+    missing = [package for packages in wanted for package in packages]
     if not missing or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

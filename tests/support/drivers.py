@@ -112,8 +112,8 @@ class UseCases:
     async def clear(self, request: Json) -> None:
         """See Driver."""
         blocker = Blocker[request.get("blocker", "BLOCKER_NONE").removeprefix("BLOCKER_")]
-        clear = ClearBlockers(self._policies, self._facts)
-        await clear(request["provider"], request.get("model", ""), blocker, request["reason"])
+        clear = ClearBlockers(self._policies, self._facts, self._clock)
+        await clear(request["provider"], request.get("model", ""), blocker, request["reason"], LOCAL_CALLER)
 
     async def corrupt_pin(self, model: str, worker_id: str) -> None:
         """See Driver."""

@@ -49,8 +49,10 @@ def read_document(content: bytes, *, is_json: bool = False) -> tuple[Tree, list[
     except UnicodeDecodeError as error:
         raise ConfigurationError([f"the file must be UTF-8, which its byte {error.start} is not"]) from None
     root = _read_json(text) if is_json else _read_either(text)
+    if root is None:  # what a file looks like while somebody writes it, and never what an operator means
+        raise ConfigurationError(["the file is empty; {} says that everything is left out"])
     planter = _Planter()
-    tree = planter.plant(_Pairs([]) if root is None else root, ())
+    tree = planter.plant(root, ())
     if not isinstance(tree, dict):
         raise ConfigurationError(["the file must be a mapping of settings"])
     return tree, planter.faults

@@ -68,7 +68,7 @@ class ConfigurationSource:
         self._environment = dict(os.environ if environment is None else environment)
         self._listen = tuple(listen)
         self._state_directory = state_directory
-        self._stamp = self._look()
+        self._stamp = self._seen = self._look()
         self._loaded = self._load()
         self.generation = 1
         self.error = ""
@@ -94,8 +94,12 @@ class ConfigurationSource:
         return self._loaded.policy.revision
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last load, good or bad. One `stat`."""
-        return self._look() != self._stamp
+        """Whether the file is another one than at the last load, good or bad, and the same as at the last look.
+
+        A file that is still being written is not read: it has to stand still from one look to the next. One `stat`.
+        """
+        seen, self._seen = self._seen, self._look()
+        return self._seen == seen != self._stamp
 
     def reload(self) -> bool:
         """Load again, and swap if all of it is good; return whether it was.

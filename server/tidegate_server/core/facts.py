@@ -129,12 +129,20 @@ class FactTable:
         self._touched.add(key[:2])
 
     def remove(self, doomed: Callable[[Fact], bool]) -> frozenset[str]:
-        """Take away the facts that `doomed` names; return the providers touched."""
-        gone = [fact.key for facts in self._facts.values() for fact in facts.values() if doomed(fact)]
-        for key in gone:
-            del self._facts[key[:2]][key]
-        self._touched.update(key[:2] for key in gone)
-        return frozenset(key.provider for key in gone)
+        """Take away the facts that `doomed` names; return the providers touched.
+
+        With a number that refuted QUOTA_EXHAUSTED goes the older row that it refuted: it must not come back to life,
+        least of all to authorize money, because somebody took the number back.
+        """
+        gone = [fact for facts in self._facts.values() for fact in facts.values() if doomed(fact)]
+        for fact in gone:
+            facts = self._facts[fact.key[:2]]
+            del facts[fact.key]
+            for key, row in list(facts.items()):
+                if kind_of_row(row) is Blocker.QUOTA_EXHAUSTED and shows_room(fact) and fact.captured > row.captured:
+                    del facts[key]
+        self._touched.update(fact.key[:2] for fact in gone)
+        return frozenset(fact.key.provider for fact in gone)
 
     def forget(self, now: Instant) -> frozenset[str]:
         """Take away quota and balance facts that were not fresh for a day (§3.7)."""
@@ -144,7 +152,7 @@ class FactTable:
         """Remove rows that may block (NONE: of every kind) of exactly that provider and model; return how many."""
         before = len(self)
         kinds = frozenset(Blocker) if blocker is Blocker.NONE else {blocker}
-        self.remove(lambda fact: fact.key[:2] == (provider, model) and _kind_of_row(fact) in kinds)
+        self.remove(lambda fact: fact.key[:2] == (provider, model) and kind_of_row(fact) in kinds)
         return before - len(self)
 
     def relimit(self, limits: FreshnessLimits) -> None:
@@ -175,7 +183,7 @@ def group_facts(facts: Iterable[Fact]) -> FactGroup:
         health=next((f for f in ordered if isinstance(f.value, Health)), None),
         quotas=tuple(f for f in ordered if isinstance(f.value, Quota)),
         balances=tuple(tuple(currencies) for currencies in scopes.values()),
-        rows=tuple(f for f in ordered if _kind_of_row(f) is not None),
+        rows=tuple(f for f in ordered if kind_of_row(f) is not None),
         available=next((f for f in ordered if _is_available(f)), None),
         all=ordered,
     )
@@ -189,12 +197,22 @@ def group_all(facts: Iterable[Fact]) -> Mapping[tuple[str, str], FactGroup]:
     return table.groups
 
 
-def _kind_of_row(fact: Fact) -> Blocker | None:
+def kind_of_row(fact: Fact) -> Blocker | None:
     """The kind of a row that may keep a candidate from being used: BLOCKED, or of no known state. None: no such row."""
     value = fact.value
     if not isinstance(value, Availability) or value.state is AvailabilityState.AVAILABLE:
         return None
     return value.blocker or None
+
+
+def shows_room(fact: Fact) -> bool:
+    """A window above 0, or money: what makes QUOTA_EXHAUSTED yield (§3.6)."""
+    value = fact.value
+    if isinstance(value, Quota):
+        return value.unlimited or value.remaining_percent > 0
+    if isinstance(value, Balance):
+        return value.available is not False and (value.unlimited or value.amount > 0)
+    return False
 
 
 def _is_available(fact: Fact) -> bool:
@@ -207,7 +225,7 @@ def _is_available(fact: Fact) -> bool:
 
 def _clears(available: Fact, row: Fact) -> bool:
     """Whether AVAILABLE without a blocker lifts this row: it is older, and of a kind that a success disproves."""
-    return _is_available(available) and _kind_of_row(row) in CLEARED_BY_AVAILABLE and is_newer(available, row)
+    return _is_available(available) and kind_of_row(row) in CLEARED_BY_AVAILABLE and is_newer(available, row)
 
 
 def _captured_at(fact: Fact, captured: Instant) -> Fact:

@@ -7,13 +7,12 @@ of the model both count. Whatever was read is in the evaluation, so that it can 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidegate_server.core.facts import NO_FACTS, FactGroup
+from tidegate_server.core.facts import NO_FACTS, FactGroup, shows_room
 from tidegate_server.core.freshness import is_forgotten, is_fresh
 from tidegate_server.core.model import (
     NEVER,
     Availability,
     AvailabilityState,
-    Balance,
     Blocker,
     CandidateVerdict,
     Fact,
@@ -219,7 +218,7 @@ def _read_balance(account: FactGroup, own: FactGroup, now: Instant, found: _Find
         seen = fresh if len(fresh) == len(currencies) else [f for f in currencies if not is_forgotten(f, now)]
         words += [fact for fact in seen if fact.value.available is True]  # type: ignore[union-attr] # a Balance
         seen_any = seen_any or bool(seen)
-        if any(_has_money(fact) for fact in fresh):
+        if any(shows_room(fact) for fact in fresh):
             continue
         if len(fresh) == len(seen):
             found.no.extend(Block(Blocker.BALANCE_EMPTY, fact) for fact in fresh)
@@ -231,12 +230,6 @@ def _read_balance(account: FactGroup, own: FactGroup, now: Instant, found: _Find
     if not any(is_fresh(word, now) for word in words):
         stale = next((word for word in words if now < word.ends_at), None)
         found.doubt(stale, now, "availability")
-
-
-def _has_money(fact: Fact) -> bool:
-    balance = fact.value
-    assert isinstance(balance, Balance)
-    return balance.available is not False and (balance.unlimited or balance.amount > 0)
 
 
 def _read_rows(candidate: Candidate, account: FactGroup, own: FactGroup, now: Instant, found: _Findings) -> None:
@@ -265,7 +258,7 @@ def _is_lifted(row: Fact, candidate: Candidate, account: FactGroup, own: FactGro
     if candidate.tier is Tier.PAID:
         scopes = [[f for f in scope if not is_forgotten(f, now)] for scope in account.balances + own.balances]
         scopes = [scope for scope in scopes if scope]
-        return bool(scopes) and all(any(f.captured > row.captured and _has_money(f) for f in s) for s in scopes)
+        return bool(scopes) and all(any(f.captured > row.captured and shows_room(f) for f in s) for s in scopes)
     required = candidate.required_windows
     needed = [
         fact

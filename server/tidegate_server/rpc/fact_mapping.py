@@ -4,7 +4,8 @@ What the wire can say and the core has no word for becomes `Malformed` with the 
 refused by itself and never turns into a zero.
 """
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -32,6 +33,9 @@ from tidegate_server.core.model import (
 MAX_AMOUNT_LENGTH = 64
 """Digits of a balance; longer text is no amount of money."""
 
+_AMOUNT = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+"""A decimal as every language reads it: no exponent, no blanks, no grouping, no digits but ASCII's."""
+
 
 def nanos_of(message: Timestamp | Duration) -> int:
     """A time or a length of time in nanoseconds. Any int64 is taken: the core decides what is plausible."""
@@ -54,6 +58,9 @@ def duration(nanos: Nanos) -> Duration:
 def observation_of(message: wire.Observation, batch_sequence: int = 0) -> Observation:
     """What a collector sent. An item without a sequence of its own has its batch's."""
     value, end_time = _value_of(message)
+    for field in ("observe_time", "age", "ttl"):
+        if not _is_regular(getattr(message, field)):
+            value = Malformed(f"{field}: its nanos are out of range")
     return Observation(
         message.provider,
         message.model,
@@ -64,6 +71,13 @@ def observation_of(message: wire.Observation, batch_sequence: int = 0) -> Observ
         end_time,
         message.sequence or batch_sequence,
     )
+
+
+def _is_regular(message: Timestamp | Duration) -> bool:
+    """Whether the nanos are what the two well-known types allow: of a second, and of a length with the same sign."""
+    if isinstance(message, Timestamp):
+        return 0 <= message.nanos < SECOND
+    return abs(message.nanos) < SECOND and message.seconds * message.nanos >= 0
 
 
 def _value_of(message: wire.Observation) -> tuple[Value | Malformed, WallTime | None]:
@@ -105,13 +119,9 @@ def _balance_of(balance: wire.Balance) -> Balance | Malformed:
         return Balance(balance.currency, Decimal(0), True, available, balance.scope)
     if not balance.amount:
         return Malformed("balance.amount: neither amount nor unlimited is given")
-    try:
-        amount = Decimal(balance.amount) if len(balance.amount) <= MAX_AMOUNT_LENGTH else None
-    except InvalidOperation:
-        amount = None
-    if amount is None:
+    if len(balance.amount) > MAX_AMOUNT_LENGTH or not _AMOUNT.fullmatch(balance.amount):
         return Malformed("balance.amount: is no decimal number")
-    return Balance(balance.currency, amount, False, available, balance.scope)
+    return Balance(balance.currency, Decimal(balance.amount), False, available, balance.scope)
 
 
 def _availability_of(row: wire.Availability) -> Availability | Malformed:

@@ -93,6 +93,7 @@ class FeedStreams:
         check_batch_size(batch, "batch")
         observations = [observation_of(item, batch.sequence) for item in batch.observations]
         told = await self._report(session.caller, session.collector, observations, field="batch.observations")
+        self._feeds.observed(session, (item.provider for item in observations))
         return wire.Ack(sequence=batch.sequence, results=item_results(told))
 
     async def _ask(self, session: Session, said: "asyncio.Queue[Said]") -> None:

@@ -9,6 +9,9 @@ from tidegate.v1 import admission_pb2
 from tidegate.v1 import flow_pb2 as wire
 from tidegate.v1 import flow_pb2_grpc as rpc
 
+from tidegate_server.core.flow.model import Granted
+from tidegate_server.core.model import Caller
+from tidegate_server.core.refusals import Refusal
 from tidegate_server.ports import FlowStore
 from tidegate_server.rpc import flow_mapping as mapping
 from tidegate_server.rpc.guard import Context, current_caller
@@ -80,19 +83,55 @@ class FlowServicer(rpc.FlowServiceServicer):
 
 
 def flow_contexts(guard: FlowGuard) -> Callable[[admission_pb2.AdmitRequest, Context], FlowContext | None]:
-    """What finds the flow that an admission names; raises InvalidRequest, FlowStartNotAllowed."""
+    """What finds the flow that an admission names; it is looked at only when its turn comes."""
 
     def find(request: admission_pb2.AdmitRequest, context: Context) -> FlowContext | None:
-        which = request.WhichOneof("flow_context")
-        if which == "hop":
-            asked = guard.hop(mapping.hop_request(request.hop, _metadata(context)), current_caller(), "hop.")
-            return HopOfAdmission(guard, asked, dry_run=request.dry_run)
-        if which == "flow":
-            place = mapping.flow_request(request.flow, _metadata(context))
-            return PlaceOfAdmission(guard, guard.place(place, current_caller(), "flow."))
-        return None
+        if request.WhichOneof("flow_context") is None:
+            return None
+        return _NamedFlow(guard, request, _metadata(context), current_caller())
 
     return find
+
+
+class _NamedFlow:
+    """A `FlowContext` that is read when it is first checked: a request that is refused before has no flow to be wrong.
+
+    So `check` raises what reading raises, too: InvalidRequest, FlowStartNotAllowed.
+    """
+
+    def __init__(
+        self,
+        guard: FlowGuard,
+        request: admission_pb2.AdmitRequest,
+        metadata: Iterable[tuple[str, str | bytes]],
+        caller: Caller,
+    ) -> None:
+        self._guard = guard
+        self._request = request
+        self._metadata = metadata
+        self._caller = caller
+        self._read: HopOfAdmission | PlaceOfAdmission | None = None
+
+    async def check(self) -> Refusal | None:
+        """What the flow guard says now."""
+        guard, request = self._guard, self._request
+        if request.HasField("hop"):
+            asked = guard.hop(mapping.hop_request(request.hop, self._metadata), self._caller, "hop.")
+            self._read = HopOfAdmission(guard, asked, dry_run=request.dry_run)
+        else:
+            place = mapping.flow_request(request.flow, self._metadata)
+            self._read = PlaceOfAdmission(guard, guard.place(place, self._caller, "flow."))
+        return await self._read.check()
+
+    async def enter(self) -> Granted | Refusal | None:
+        """Enter the hop that was checked."""
+        assert self._read is not None
+        return await self._read.enter()
+
+    async def cancel(self) -> None:
+        """Take the entered hop back."""
+        assert self._read is not None
+        await self._read.cancel()
 
 
 def _metadata(context: Context) -> Iterable[tuple[str, str | bytes]]:

@@ -71,10 +71,9 @@ class OperatorServicer(rpc.OperatorServiceServicer):
         """Lift what a collector reported."""
         if request.blocker not in _OBSERVABLE:
             raise InvalidRequest([FieldViolation("blocker", "is not a blocker that can be observed")])
-        blocker = Blocker(request.blocker)
-        cleared = await self._verbs.clear_blockers(request.provider, request.model, blocker, request.reason)
-        who = current_caller().name
-        log.warning("%s cleared %d blockers of %s: %r", who, cleared, request.provider, request.reason)
+        caller, blocker = current_caller(), Blocker(request.blocker)
+        cleared = await self._verbs.clear_blockers(request.provider, request.model, blocker, request.reason, caller)
+        log.warning("%s cleared %d blockers of %s: %r", caller.name, cleared, request.provider, request.reason)
         return wire.ClearBlockersResponse(cleared=cleared)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.GetStatusResponse:

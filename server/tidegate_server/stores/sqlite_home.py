@@ -40,6 +40,7 @@ _CHECKPOINT_PAGES = 1000
 _WAL_PAGES_AT_MOST = 65_536
 _WAL_BYTES_KEPT = 64 << 20
 _RESTORE = "Bring the whole directory back from a backup (docs/backup.md)."
+_RESTORE_OR_FORGET = f"{_RESTORE} To give up what it held for good, remove the .made file, too."
 
 T = TypeVar("T")
 
@@ -81,14 +82,21 @@ class SqliteHome:
         `key_check` recognises the key that the content is sealed under. UnsafeState, with nothing changed, when
         anything is not as this server left it.
         """
+        witness = f"{name}.made"
+        was_made = state.exists(witness)
+        if was_made and not state.exists(name):
+            raise unsafe(state.path / name, f"it is lost: {witness} says that it was there", _RESTORE_OR_FORGET)
         directory = state.subdirectory(name)
         home = None
         try:
             directory.refuse_remote(file_system)
             directory.lock()
             directory.check_entries((DATABASE, WAL, SHM, MARKER))
-            home = cls(directory, schema, *_checked_files(directory, schema, key_check))
-            return home, home._first_connection(key_check)
+            home = cls(directory, schema, *_checked_files(directory, schema, key_check, was_made=was_made))
+            connection = home._first_connection(key_check)
+            if not was_made:  # outside of what it vouches for, and only when all of that is there
+                state.write_file(witness, b"")
+            return home, connection
         except UnsafeState:
             (home or directory).close()
             raise
@@ -300,7 +308,9 @@ def _connect(path: Path, *, read_only: bool) -> apsw.Connection:
     return connection
 
 
-def _checked_files(directory: OwnedDirectory, schema: Schema, key_check: bytes) -> tuple[Marker, int]:
+def _checked_files(
+    directory: OwnedDirectory, schema: Schema, key_check: bytes, *, was_made: bool
+) -> tuple[Marker, int]:
     """The marker and a descriptor of the database, when both are what this server left, or were never there."""
     marker = Marker.read(directory, schema.holds)
     if marker is None:
@@ -309,6 +319,8 @@ def _checked_files(directory: OwnedDirectory, schema: Schema, key_check: bytes) 
             raise unsafe(
                 directory.path, f"the marker is missing beside {strays[0]}: the directory is not whole", _RESTORE
             )
+        if was_made:
+            raise unsafe(directory.path, "it is empty, and it was not: its content is lost", _RESTORE_OR_FORGET)
         _make(directory, schema, key_check)
         marker = Marker.read(directory, schema.holds)
         assert marker is not None

@@ -145,11 +145,15 @@ class Admit:
         self, policy: Policy, route: Route, ask: AdmitAsk, request: Request, caller: Caller, budget: WaitBudget
     ) -> Admission:
         """Steps 3 to 9."""
-        if not request.compaction and screen(route, request, has_pin=False) is not None:
-            return self._answer(ask, self._decide(route, request, None, None), route)  # needs no store
-        flow = await self._flow_says(route, ask)
         pin_id = self._pin_ids(caller.namespace, ask.tenant, route.name, ask.worker_id)
-        pin: StoredPin | None = self._pins.peek(pin_id) or await self._pins.get(pin_id)
+        pin: StoredPin | None = None
+        if request.compaction:  # the only one that step 3 asks for its pin
+            pin = self._pins.peek(pin_id) or await self._pins.get(pin_id)
+        if screen(route, request, has_pin=pin is not None) is not None:
+            return self._answer(ask, self._decide(route, request, pin, None), route, pin)
+        flow = await self._flow_says(route, ask)
+        if not request.compaction:
+            pin = self._pins.peek(pin_id) or await self._pins.get(pin_id)
         decision = self._decide(route, request, pin, flow)
         if decision.wait_for and not ask.dry_run:
             decision = await self._cold_wait.settle(

@@ -166,6 +166,13 @@ class Feeds:
                 done.append(provider)
         self._changes.tell(done)
 
+    def observed(self, session: Session, providers: Iterable[str]) -> None:
+        """Fresh observations are an answer, too: the next one who needs to know asks anew (§6)."""
+        for provider in set(providers):
+            refresh = self._refreshes.get(provider)
+            if refresh is not None and session in refresh.open:
+                refresh.close(session, failed=False)
+
     def _send(self, session: Session, provider: str, refresh: _Refresh) -> None:
         self._last_id += 1
         refresh.open[session] = self._last_id

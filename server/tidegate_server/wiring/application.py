@@ -173,7 +173,7 @@ class Application:
             ListPins(stores.pins),
             RetirePins(stores.pins, self._clock),
             VerifyPins(stores.pins),
-            ClearBlockers(self.policies, stores.facts),
+            ClearBlockers(self.policies, stores.facts, self._clock),
             Status(self.policies, self.feeds, dependencies, lambda: self._source.error, self.health.is_ready),
         )
 

@@ -43,6 +43,7 @@ def server_options(configuration: Configuration, *, shares_port: bool = False) -
         ("grpc.absolute_max_metadata_size", METADATA_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # a minute by default, and the longer of the two counts
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", SHORTEST_PING_MS),
         ("grpc.http2.min_ping_interval_without_data_ms", SHORTEST_PING_MS),

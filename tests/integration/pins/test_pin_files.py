@@ -155,6 +155,10 @@ EVERY_FILE: list[tuple[Hurt, str]] = [
 ]
 
 
+MADE = f"{DIRECTORY}.made"
+"""The witness outside of the directory that it vouches for."""
+
+
 @pytest.mark.parametrize("name", [DATABASE, WAL, SHM, MARKER, "lock"])
 @pytest.mark.parametrize(("hurt", "words"), EVERY_FILE, ids=[hurt.__name__ for hurt, _ in EVERY_FILE])
 async def test_a_file_that_is_not_ours_alone_is_refused(killed: Path, name: str, hurt: Hurt, words: str) -> None:
@@ -491,13 +495,38 @@ async def test_a_first_start_that_died_between_its_steps_is_finished(tmp_path: P
     (directory / DATABASE).rename(directory / "draft.sqlite3")
     for name in (WAL, SHM):
         (directory / name).unlink()
+    (state / MADE).unlink()
     store = await open_pins(state)
     assert await store.create(PIN) == (PIN, True)
     await store.close()
+    assert (state / MADE).exists()
 
 
-async def test_only_one_thing_is_made_in_the_state_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["directory", "content", "all but the lock"])
+async def test_lost_pins_are_not_taken_for_pins_that_never_were(tmp_path: Path, how: str) -> None:
+    state = tmp_path / "state"
+    store = await open_pins(state)
+    await store.create(PIN)
+    await store.close()
+    for path in home(state).iterdir():
+        if how != "all but the lock" or path.name != "lock":
+            path.unlink()
+    if how == "directory":
+        home(state).rmdir()
+    before = sorted(state.rglob("*"))
+    with pytest.raises(UnsafeState, match="lost"):
+        await open_pins(state)
+    assert [path for path in sorted(state.rglob("*")) if path.name != "lock"] == [
+        path for path in before if path.name != "lock"
+    ]
+    (state / MADE).unlink()  # the operator's word that they are given up
+    store = await open_pins(state)
+    assert await store.get(PIN.pin_id) is None
+    await store.close()
+
+
+async def test_only_the_store_and_its_witness_are_made_in_the_state_directory(tmp_path: Path) -> None:
     store = await open_pins(tmp_path / "state")
     await asyncio.gather(*(store.create(make_pin(str(n))) for n in range(10)))
-    assert [path.name for path in (tmp_path / "state").iterdir()] == [DIRECTORY]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [DIRECTORY, MADE]
     await store.close()

@@ -32,8 +32,8 @@ def changed(**of_the_local_route: object) -> Json:
 
 
 async def revision_other_than(server: Served, old: str) -> None:
-    """Wait for the file's change to be seen and taken over; the clock is moved on."""
-    await server.fake.advance(SECOND)
+    """Wait for the file's change to be seen, to stand still, and to be taken over; the clock is moved on."""
+    await server.fake.advance(2 * SECOND)
     await until(lambda: server.application.policies.current.revision != old)
 
 
@@ -80,7 +80,7 @@ async def test_a_bad_file_leaves_the_last_good_one_serving_and_shows(tmp_path: P
         bound = await server.admit(worker_id="w")
         before = (await server.status()).configuration_revision
         (tmp_path / "tidegate.json").write_text(bad)
-        await server.fake.advance(SECOND)
+        await server.fake.advance(2 * SECOND)
         await until(lambda: bool(server.running.source.error))
         status = await server.status()
         assert status.configuration_error
@@ -88,7 +88,7 @@ async def test_a_bad_file_leaves_the_last_good_one_serving_and_shows(tmp_path: P
         again = await server.admit(worker_id="w")
         assert (again.verdict, again.policy_fingerprint) == (ADMITTED, bound.policy_fingerprint)
         server.write(CONFIG)
-        await server.fake.advance(SECOND)
+        await server.fake.advance(2 * SECOND)
         await until(lambda: not server.running.source.error)
         assert (await server.status()).configuration_error == ""
 
@@ -97,7 +97,7 @@ async def test_what_needs_a_restart_is_refused_as_a_whole(tmp_path: Path) -> Non
     async with serving(tmp_path) as server:
         before = (await server.status()).configuration_revision
         server.write(changed(maxContextBytes=5), stateDirectory=str(tmp_path / "elsewhere"))
-        await server.fake.advance(SECOND)
+        await server.fake.advance(2 * SECOND)
         await until(lambda: bool(server.running.source.error))
         status = await server.status()
         assert "stateDirectory" in status.configuration_error
@@ -125,7 +125,7 @@ async def test_identities_reload(tmp_path: Path) -> None:
         request = operator_pb2.GetStatusRequest()
         before = (await server.operator.GetStatus(request, metadata=bearer("old-token"))).configuration_revision
         server.write(CONFIG, identities=second)
-        await server.fake.advance(SECOND)
+        await server.fake.advance(2 * SECOND)
         await until(lambda: server.running.source.generation == 2)
         await until(lambda: server.application.policies.current is server.running.source.policy)
         for name in ("new", "stays"):
@@ -192,5 +192,5 @@ async def test_tracestate_keys_rotate_while_flows_run(tmp_path: Path) -> None:
 
         (tmp_path / "new.key").write_bytes(b"too short")
         server.running.reload_soon()
-        await server.fake.advance(SECOND)
+        await server.fake.advance(2 * SECOND)
         assert (await enter("B", "E", second.grant.tracestate)).verdict == ADMITTED, "the last good keys serve on"

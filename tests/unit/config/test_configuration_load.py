@@ -29,7 +29,7 @@ def test_good_fixtures_load(path: Path) -> None:
 
 
 def test_nothing_given_is_every_default_of_the_contract() -> None:
-    c = parse("")
+    c = parse("{}")
     assert c.listen == (Address("127.0.0.1", 50051),)
     assert c.admin.listen == Address("127.0.0.1", 9464)
     assert "admin" not in c.model_fields_set
@@ -169,7 +169,7 @@ def test_the_environment_wins_over_the_file_and_options_over_both(tmp_path: Path
 
 def test_the_process_environment_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tidegate.yaml"
-    path.write_text("")
+    path.write_text("{}")
     monkeypatch.setenv("TIDEGATE_FLOW_MAX_DEPTH", "9")
     assert load(path).flow.max_depth == 9
     assert load(path, {}).flow.max_depth == 5
@@ -186,7 +186,7 @@ def test_the_agent_selections_older_variables() -> None:
     c = parse(chat, older | {"TIDEGATE_SELECTION_CHAT_MODEL": "tiny", "TIDEGATE_SELECTION_SHORTLIST_SIZE": "6"})
     assert c.selection.chat is not None
     assert (c.selection.chat.model, c.selection.shortlist_size) == ("tiny", 6)
-    c = parse("", {"ROUTER_MODEL": "tiny", "TIDEGATE_SELECTION_CHAT_BASE_URL": "http://localhost:1"})
+    c = parse("{}", {"ROUTER_MODEL": "tiny", "TIDEGATE_SELECTION_CHAT_BASE_URL": "http://localhost:1"})
     assert c.selection.chat is not None
     assert c.selection.chat.model == "tiny"
 
@@ -220,7 +220,7 @@ def test_a_bad_variable_is_named() -> None:
 
 def test_the_variables_of_commands_and_of_kubernetes_services_are_no_settings() -> None:
     parse(
-        "",
+        "{}",
         {
             "TIDEGATE_SERVER": "127.0.0.1:50051",
             "TIDEGATE_TOKEN_FILE": "/t",
@@ -236,7 +236,7 @@ def test_the_variables_of_commands_and_of_kubernetes_services_are_no_settings() 
 
 def test_an_option_is_named_in_its_fault(tmp_path: Path) -> None:
     path = tmp_path / "tidegate.yaml"
-    path.write_text("")
+    path.write_text("{}")
     with pytest.raises(ConfigurationError) as caught:
         load(path, {}, listen=["127.0.0.1"], state_directory="")
     assert [fault.partition(":")[0] for fault in caught.value.faults] == ["--listen", "--state-directory"]

@@ -16,12 +16,35 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def stands_changed(source: ConfigurationSource) -> bool:
+    """Whether a change is seen: not at the first look, for it may still be written, but at the second."""
+    return not source.changed() and source.changed()
+
+
+def test_a_file_that_is_being_written_is_not_read(path: Path) -> None:
+    source = ConfigurationSource(path, {})
+    for half in ("", "coldWait", "coldWait: 2s\nproviders:", "coldWait: 2s\nproviders: {}\n"):
+        path.write_text(half)
+        assert not source.changed()
+    assert source.changed()
+    assert source.reload()
+
+
+@pytest.mark.parametrize("empty", ["", "\n", "# nothing\n", "null\n", "---\n"])
+def test_an_empty_file_is_no_configuration(path: Path, empty: str) -> None:
+    source = ConfigurationSource(path, {})
+    path.write_text(empty)
+    assert not source.reload()
+    assert "empty" in source.error
+    assert source.configuration.cold_wait == SECOND
+
+
 def test_a_good_change_is_taken_over_whole(path: Path) -> None:
     source = ConfigurationSource(path, {})
     first = source.loaded
     assert (source.generation, source.error, source.changed()) == (1, "", False)
     path.write_text("coldWait: 2500ms\n")
-    assert source.changed()
+    assert stands_changed(source)
     assert source.reload()
     assert not source.changed()
     assert (source.generation, source.policy.cold_wait) == (2, 2_500_000_000)
@@ -48,7 +71,7 @@ def test_a_bad_change_leaves_the_last_good_one(path: Path) -> None:
     assert [line.partition(":")[0] for line in source.error.splitlines()] == ["coldWait", "flow.maxDepth"]
     assert not source.changed(), "a bad file is tried once, not at every look"
     path.write_text("coldWait: 3s\n")
-    assert source.changed()
+    assert stands_changed(source)
     assert source.reload()
     assert (source.generation, source.error) == (2, "")
 
@@ -56,11 +79,11 @@ def test_a_bad_change_leaves_the_last_good_one(path: Path) -> None:
 def test_a_lost_file_leaves_the_last_good_one(path: Path) -> None:
     source = ConfigurationSource(path, {})
     path.unlink()
-    assert source.changed()
+    assert stands_changed(source)
     assert source.reload() is False
     assert "cannot be read" in source.error
     path.write_text("coldWait: 1s\n")
-    assert source.changed()
+    assert stands_changed(source)
     assert source.reload()
     assert source.error == ""
 
@@ -98,7 +121,7 @@ def test_a_file_replaced_by_another_of_the_same_size_and_time_is_a_change(path: 
     other.write_text("coldWait: 2s\n")
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
     other.rename(path)
-    assert source.changed()
+    assert stands_changed(source)
 
 
 def test_the_environment_and_the_options_of_the_start_stay(path: Path) -> None:
