@@ -63,7 +63,8 @@ class TidegateError(Exception):
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata or {}))
         self.retry_delay = retry_delay
         self.violations = violations
-        faults = "".join(f"; {fault.field}: {fault.description}" for fault in violations)
+        told = (f"{fault.field}: {fault.description}" for fault in violations)
+        faults = "".join(f"; {fault}" for fault in told if fault not in message)
         super().__init__(f"{self.code.name}{f' ({reason})' if reason else ''}: {message}{faults}")
 
 

@@ -9,6 +9,7 @@ from tidegate_collectors import cli as collectors
 
 from tidegate_server import errors
 from tidegate_server.cli import admission, agents, check, decisions, flows, health, migrate, operator, prove, serve
+from tidegate_server.cli.common import print_json
 
 GROUPS = (serve, check, prove, admission, flows, operator, agents, decisions, migrate, health, collectors)
 """Each adds its own commands: `add_arguments(subparsers)` sets `run`, which returns the exit code."""
@@ -24,12 +25,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what is wrong goes to standard error in one line, never as a traceback."""
+    """Run one command; what is wrong goes to standard error in one line, never as a traceback.
+
+    With --json it is also JSON on standard output, so that a program need not read prose.
+    """
     arguments = parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except (TidegateError, CredentialError, errors.TidegateError) as error:
         print(f"tidegate {arguments.command}: {error}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            print_json({"error": str(error), "reason": getattr(error, "reason", "")})
         return 1
     except KeyboardInterrupt:
         return 130

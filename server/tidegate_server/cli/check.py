@@ -18,6 +18,7 @@ def add_arguments(commands: Commands) -> None:
     config = commands.add_parser("config", help="what a configuration may hold")
     kinds = config.add_subparsers(dest="what", required=True, metavar="WHAT")
     schema = kinds.add_parser("schema", help="print the JSON Schema")
+    schema.add_argument("--json", action="store_true", help="it is JSON anyway")
     schema.set_defaults(run=print_schema)
 
 

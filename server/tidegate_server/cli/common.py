@@ -68,3 +68,12 @@ def short_name(enum_name: str, prefix: str) -> str:
     """QUOTA_EXHAUSTED of BLOCKER_QUOTA_EXHAUSTED; a dash for an unspecified one."""
     name = enum_name.removeprefix(prefix)
     return "-" if name == "UNSPECIFIED" else name
+
+
+def say_no(arguments: argparse.Namespace, why: str) -> int:
+    """Tell that the answer is no, in the form that was asked for; returns the exit code."""
+    if arguments.json:
+        print_json({"error": why})
+    else:
+        print(why)
+    return 1

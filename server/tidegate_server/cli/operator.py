@@ -12,6 +12,7 @@ from tidegate_server.cli.common import (
     print_json,
     print_message,
     print_table,
+    say_no,
     short_name,
 )
 
@@ -83,8 +84,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     with client(arguments) as server:
         pin = next(iter(server.list_pins(pin_id=arguments.pin_id)), None)
     if pin is None:
-        print(f'there is no pin "{arguments.pin_id}"')
-        return 1
+        return say_no(arguments, f'there is no pin "{arguments.pin_id}"')
     if arguments.json:
         print_message(pin)
         return 0

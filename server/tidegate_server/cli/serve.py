@@ -1,7 +1,6 @@
 """`tidegate serve` and `tidegate version`."""
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate_server import __version__
-from tidegate_server.cli.common import Commands
+from tidegate_server.cli.common import Commands, add_json_option, print_json
 from tidegate_server.config import ConfigurationSource
 from tidegate_server.errors import TidegateError
 from tidegate_server.wiring.redaction import redact_logs, secrets_of
@@ -31,6 +30,7 @@ def add_arguments(commands: Commands) -> None:
     serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=run)
     version = commands.add_parser("version", help="print the version")
+    add_json_option(version)
     version.set_defaults(run=print_version)
 
 
@@ -52,10 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         from tidegate_server.wiring.workers import Supervisor  # noqa: PLC0415 - for the server only
 
         return Supervisor(source, Path(arguments.config), arguments.workers, arguments.log_level).run(started)
+    from tidegate_server.wiring import event_loop  # noqa: PLC0415 - as above
     from tidegate_server.wiring.run import serve  # noqa: PLC0415 - gRPC and the stores are for the server only
 
     try:
-        asyncio.run(serve(source, started=started))
+        event_loop.run(serve(source, started=started))
     except TidegateError:
         raise
     except Exception:
@@ -64,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def print_version(_: argparse.Namespace) -> int:
+def print_version(arguments: argparse.Namespace) -> int:
     """The version, alone on a line."""
-    print(__version__)
+    if arguments.json:
+        print_json({"version": __version__})
+    else:
+        print(__version__)
     return 0

@@ -5,15 +5,24 @@ One interceptor, and one wrapper per method made once: what a call pays is a few
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from tidegate_server.core.model import Caller
-from tidegate_server.errors import CredentialInvalid, NotImplementedYet, Overloaded, RoleNotAllowed, ShuttingDown
+from tidegate_server.errors import (
+    CredentialInvalid,
+    FieldViolation,
+    InvalidRequest,
+    NotImplementedYet,
+    Overloaded,
+    RoleNotAllowed,
+    ShuttingDown,
+)
 from tidegate_server.rpc.access import ACCESS, Access, is_open
 from tidegate_server.rpc.open_calls import CutOff, OpenCalls, is_cancelled
 from tidegate_server.rpc.status import is_expected, outcome_of, status_of
@@ -121,19 +130,19 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
                 self._unary(handler.unary_unary, method, access),
-                handler.request_deserializer,
+                reading(handler.request_deserializer),
                 handler.response_serializer,
             )
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler.unary_stream, method, access),
-                handler.request_deserializer,
+                reading(handler.request_deserializer),
                 handler.response_serializer,
             )
         assert handler.stream_stream is not None
         return grpc.stream_stream_rpc_method_handler(
             self._stream(handler.stream_stream, method, access),
-            handler.request_deserializer,
+            reading(handler.request_deserializer),
             handler.response_serializer,
         )
 
@@ -149,6 +158,8 @@ class Guard(grpc.aio.ServerInterceptor):
                 if has_own_time:
                     self.open_calls.unlimited()
                 _CALLER.set(self._caller(context, access))
+                if request is UNREADABLE:
+                    raise unreadable()
                 return await behavior(request, context)
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
@@ -174,7 +185,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 caller = self._caller(context, access)
                 _CALLER.set(caller)
                 self.open_calls.unlimited(caller)
-                async for response in behavior(request, context):
+                async for response in behavior(_readable(request), context):
                     yield response
             except Exception as error:  # noqa: BLE001 - translated, not swallowed
                 await refuse(error, method, context)
@@ -226,6 +237,43 @@ class Guard(grpc.aio.ServerInterceptor):
         if caller.roles.isdisjoint(access.roles):
             raise RoleNotAllowed(access.roles)
         return caller
+
+
+UNREADABLE = object()
+"""In place of a request whose bytes are no message: gRPC itself would answer UNKNOWN, with a text of the library."""
+
+
+def reading(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """The same deserializer, with UNREADABLE for what it cannot read."""
+    if deserialize is None:
+        return None
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return UNREADABLE
+
+    return read
+
+
+def unreadable() -> InvalidRequest:
+    """What is told of such a request."""
+    return InvalidRequest([FieldViolation("request", "its bytes are no message of this method; text must be UTF-8")])
+
+
+def _readable(request: Any) -> Any:
+    """A request, or a stream of them, that raises InvalidRequest where the bytes are no message."""
+    if request is UNREADABLE:
+        raise unreadable()
+    return _all_readable(request) if isinstance(request, AsyncIterable) else request
+
+
+async def _all_readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        if request is UNREADABLE:
+            raise unreadable()
+        yield request
 
 
 async def refuse(error: Exception, method: str, context: Context) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 
 from tidegate_server.errors import TidegateError
+from tidegate_server.wiring import event_loop
 from tidegate_server.wiring.clock import SystemClock
 from tidegate_server.wiring.run import serve
 from tidegate_server.wiring.workers import ALIVE, BEAT_SECONDS, READY, CopiedSource
@@ -52,7 +53,7 @@ def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     os.set_blocking(pipe, False)
     try:
-        asyncio.run(_serve(CopiedSource(words), pipe))
+        event_loop.run(_serve(CopiedSource(words), pipe))
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve: {error}\n")
         return 1

@@ -328,3 +328,14 @@ async def test_namespaces_do_not_see_each_others_pins(tmp_path: Path) -> None:
         ).verdict == types_pb2.VERDICT_ADMITTED
         refused = await server.admission.Admit(request, metadata=bearer("two-token"))
         assert refused.refusal.reason == types_pb2.REFUSAL_REASON_PIN_RETIRED
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x12\x02w\xe7"], ids=["no message", "no UTF-8"])
+async def test_bytes_that_are_no_message_are_rejected_with_our_reason(tmp_path: Path, junk: bytes) -> None:
+    async with serving(tmp_path) as server:
+        raw: Any = server.channel
+        rejected = await failure(raw.unary_unary("/tidegate.v1.AdmissionService/Admit")(junk))
+        assert (rejected.code, rejected.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+        feed = raw.stream_stream("/tidegate.v1.AdmissionService/CapacityFeed")
+        streamed = await failure(feed(iter([junk]), metadata=server.metadata).read())
+        assert (streamed.code, streamed.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
