@@ -103,9 +103,8 @@ def hop() -> flow_pb2.EnterHopRequest:
 def bind_workers(server: serving.Server) -> wire.AdmitResponse:
     """Bind `WORKERS` workers; an answer that one of them gets."""
     with server.client() as client:
-        for first in range(0, WORKERS, BATCH_SIZE):
-            for admission in client.admit_batch(list(batch(first).requests)):
-                admission.require()
+        for n in range(WORKERS):
+            client.admit("managed/routine", f"w{n}", 48_123).require()
         return client.admit("managed/routine", "w1", 48_123, reasoning_effort="high").response
 
 
