@@ -21,6 +21,9 @@ $(VENV)/run: requirements/run.txt pyproject.toml
 
 $(VENV)/dev: requirements/dev.txt $(VENV)/run
 	$(PIP) install --require-hashes -r requirements/dev.txt
+	@# xds-protos ships older copies of modules of opentelemetry-proto; the ones that come last stay.
+	@awk '/^opentelemetry-proto==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements/dev.txt > $(VENV)/last.txt
+	$(PIP) install --force-reinstall --no-deps --require-hashes -r $(VENV)/last.txt
 	@touch $@
 
 run: $(VENV)/run  ## serve on 127.0.0.1:50051 with a stand-in engine, accounts and collectors
