@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 from tidegate.v1 import admission_pb2, flow_pb2, selection_pb2
 from tidegate_server.config import Configuration
+from tidegate_server.wiring import event_loop
 from tidegate_server.wiring.listeners import server_options
 
 FILES = (admission_pb2, flow_pb2, selection_pb2)
@@ -50,4 +51,4 @@ EMPTY: dict[str, Any] = {"providers": {}, "managedRouting": {"routes": {}}}
 if __name__ == "__main__":
     full_name, file = sys.argv[1:]
     service_name, method_name = full_name.removeprefix("/tidegate.v1.").split("/")
-    asyncio.run(serve(service_name, method_name, Path(file).read_bytes()))
+    event_loop.run(serve(service_name, method_name, Path(file).read_bytes()))
