@@ -54,8 +54,10 @@ def test_the_writer_of_details_keeps_no_more_than_it_may(monkeypatch: pytest.Mon
         table = FactTable()
         health = Health(HealthState.HEALTHY, number)
         table.put(Fact(fact_key("qwen", "m", health), health, 0, 10))
-        decision = decide(route, Request("w", 1), None, table.groups, 5)
-        text = writer.text(route, Request("w", 1), None, decision)
+        request = Request("w", 1, provider_state="unknown" * (number % 2))
+        decision = decide(route, request, None, table.groups, 5)
+        text = writer.text(route, request, None, decision)
         assert recompute(json.loads(text)) == decision
         assert len(writer._routes) <= 2
         assert len(writer._facts) <= 2
+        assert len(writer._texts) <= 2

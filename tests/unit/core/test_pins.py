@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate_server.core import pins as core_pins
 from tidegate_server.core.model import CorruptPin, Pin, Tier
 from tidegate_server.core.pins import PinCodec
 
@@ -112,3 +113,13 @@ def test_a_record_of_a_later_version_is_not_misread() -> None:
     later = b"\2" + record[1:]
     with pytest.raises(ValueError, match="record format 2"):
         CODEC.open(PIN.pin_id, later, CODEC._checksum(PIN.pin_id, later))
+
+
+def test_an_id_is_the_same_whatever_was_named_before_and_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_pins, "_PLACES_KEPT", 2)
+    codec = PinCodec(KEY)
+    for _ in range(2):
+        for tenant in ("", "a", "b", "c"):
+            fresh = PinCodec(KEY).pin_id("default", tenant, "managed/routine", "thread-1")
+            assert codec.pin_id("default", tenant, "managed/routine", "thread-1") == fresh
+            assert len(codec._for_places) <= 2
