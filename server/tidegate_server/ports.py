@@ -25,7 +25,6 @@ from tidegate_server.core.flow.model import (
     Refused,
 )
 from tidegate_server.core.model import (
-    Blocker,
     CorruptPin,
     Fact,
     Instant,
@@ -173,10 +172,6 @@ class FactStore(Protocol):
 
     async def put(self, facts: Sequence[Fact], retract: FactFilter | None = None) -> Sequence[ObservationResult]:
         """Take `retract` away, then put each fact unless a newer one of its key is stored; one result each."""
-        ...
-
-    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        """Remove blocked rows (NONE: of every kind) of that provider and model; return how many."""
         ...
 
     def relimit(self, limits: FreshnessLimits) -> None:

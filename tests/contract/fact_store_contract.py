@@ -180,17 +180,17 @@ class FactStoreContract:
         other = fact("p", "m", blocked(Blocker.ACCOUNT_DISABLED), now=now, age=2 * SECOND)
         assert await store.put([late, other, newer]) == [SUPERSEDED, ACCEPTED, ACCEPTED]
 
-    async def test_an_operator_clears_blocked_rows(self, store: FactStore, place: Backend) -> None:
+    async def test_an_exhaustion_that_a_number_refuted_goes_with_the_number(
+        self, store: FactStore, place: Backend
+    ) -> None:
         now = place.now()
-        kinds = [kind for kind in Blocker if 1 <= kind <= 6]
-        await store.put([fact("p", "m", blocked(kind), now=now) for kind in kinds])
-        await store.put([fact("p", "m", Availability(AvailabilityState.UNKNOWN, Blocker.AUTH_FAILED), now=now + 1)])
-        await store.put([fact("p", "", blocked(Blocker.AUTH_FAILED), now=now)])
-        assert await store.clear("p", "m", Blocker.RATE_LIMITED) == 1
-        assert await store.clear("p", "m", Blocker.RATE_LIMITED) == 0
-        assert await store.clear("q", "m", Blocker.NONE) == 0
-        assert await store.clear("p", "m", Blocker.NONE) == 5  # a row of no known state is one that may block
-        assert len(store.groups()["p", ""].rows) == 1
+        row = fact("p", "", blocked(Blocker.QUOTA_EXHAUSTED), now=now, age=9 * SECOND, collector="c")
+        later = fact("p", "m", blocked(Blocker.QUOTA_EXHAUSTED), now=now, age=SECOND, collector="c")
+        room = [fact("p", m, Quota("5h", 50), now=now, age=5 * SECOND, collector="c") for m in ("", "m")]
+        await store.put([row, later, *room])
+        await store.put([], FactFilter("", "c", window="5h"))
+        assert "" not in {f.key.model for f in store.facts(ALL)}, "nothing is left of the account"
+        assert [f.key.kind for f in store.facts(ALL)] == ["availability"], "a newer row was never refuted"
 
     @pytest.mark.parametrize(
         ("which", "left"),
@@ -228,7 +228,6 @@ class FactStoreContract:
         await store.put(
             [fact("p", "", Quota("5h", 1), now=place.now()), fact("q", "", Quota("5h", 1), now=place.now())]
         )
-        await store.clear("p", "", Blocker.NONE)
         assert {"p", "q"} <= set().union(*told)
         end()
         told.clear()

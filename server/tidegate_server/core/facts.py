@@ -129,31 +129,31 @@ class FactTable:
         self._touched.add(key[:2])
 
     def remove(self, doomed: Callable[[Fact], bool]) -> frozenset[str]:
-        """Take away the facts that `doomed` names; return the providers touched.
-
-        With a number that refuted QUOTA_EXHAUSTED goes the older row that it refuted: it must not come back to life,
-        least of all to authorize money, because somebody took the number back.
-        """
-        gone = [fact for facts in self._facts.values() for fact in facts.values() if doomed(fact)]
+        """Take away the facts that `doomed` names, and what goes with them; return the providers touched."""
+        gone = self.taken_with(doomed)
         for fact in gone:
-            facts = self._facts[fact.key[:2]]
-            del facts[fact.key]
-            for key, row in list(facts.items()):
-                if kind_of_row(row) is Blocker.QUOTA_EXHAUSTED and shows_room(fact) and fact.captured > row.captured:
-                    del facts[key]
+            del self._facts[fact.key[:2]][fact.key]
         self._touched.update(fact.key[:2] for fact in gone)
         return frozenset(fact.key.provider for fact in gone)
+
+    def taken_with(self, doomed: Callable[[Fact], bool]) -> list[Fact]:
+        """The facts that `doomed` names, and the QUOTA_EXHAUSTED rows that one of them has refuted.
+
+        Such a row must not come back to life, least of all to authorize money, because somebody took the number back.
+        """
+        gone = []
+        for facts in self._facts.values():
+            named = [fact for fact in facts.values() if doomed(fact)]
+            refuting = max((fact.captured for fact in named if shows_room(fact)), default=None)
+            gone += named
+            if refuting is not None:
+                exhausted = (row for row in facts.values() if kind_of_row(row) is Blocker.QUOTA_EXHAUSTED)
+                gone += [row for row in exhausted if row.captured < refuting and row not in named]
+        return gone
 
     def forget(self, now: Instant) -> frozenset[str]:
         """Take away quota and balance facts that were not fresh for a day (§3.7)."""
         return self.remove(lambda fact: isinstance(fact.value, Quota | Balance) and is_forgotten(fact, now))
-
-    def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        """Remove rows that may block (NONE: of every kind) of exactly that provider and model; return how many."""
-        before = len(self)
-        kinds = frozenset(Blocker) if blocker is Blocker.NONE else {blocker}
-        self.remove(lambda fact: fact.key[:2] == (provider, model) and kind_of_row(fact) in kinds)
-        return before - len(self)
 
     def relimit(self, limits: FreshnessLimits) -> None:
         """Apply other upper limits to every fact."""

@@ -25,7 +25,6 @@ from tidegate_server.core.flow.model import (
     Refused,
 )
 from tidegate_server.core.model import (
-    Blocker,
     Fact,
     Instant,
     ObservationResult,
@@ -152,10 +151,6 @@ class MeasuredFacts:
     async def put(self, facts: Sequence[Fact], retract: FactFilter | None = None) -> Sequence[ObservationResult]:
         with self._timed("put"):
             return await self._store.put(facts, retract)
-
-    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        with self._timed("clear"):
-            return await self._store.clear(provider, model, blocker)
 
     def relimit(self, limits: FreshnessLimits) -> None:
         self._store.relimit(limits)

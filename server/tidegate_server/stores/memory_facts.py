@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegate_server.core.facts import FactGroup, FactTable
-from tidegate_server.core.model import SECOND, Blocker, Fact, Nanos, ObservationResult
+from tidegate_server.core.model import SECOND, Fact, Nanos, ObservationResult
 from tidegate_server.core.policy import FreshnessLimits
 from tidegate_server.ports import Clock, FactFilter
 from tidegate_server.stores.retraction import is_retracted
@@ -38,12 +38,6 @@ class MemoryFactStore:
         self._sweep()
         self._tell(frozenset(touched))
         return results
-
-    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        """Remove blocked rows of that provider and model."""
-        cleared = self._table.clear(provider, model, blocker)
-        self._tell(frozenset({provider}))
-        return cleared
 
     def relimit(self, limits: FreshnessLimits) -> None:
         """Apply other upper limits to what is stored."""

@@ -187,21 +187,6 @@ def test_groups_are_ordered_by_key_and_replaced_whole() -> None:
     assert len(table) == 0
 
 
-def test_an_operator_clears_rows_of_exactly_one_subject() -> None:
-    def filled() -> FactTable:
-        table = FactTable()
-        for model in ("", "m"):
-            for kind in (Blocker.AUTH_FAILED, Blocker.ACCOUNT_DISABLED):
-                table.put(fact("p", model, row(kind), now=NOW))
-        table.put(fact("p", "", HEALTHY, now=NOW))
-        return table
-
-    assert filled().clear("p", "", Blocker.NONE) == 2
-    assert filled().clear("p", "m", Blocker.AUTH_FAILED) == 1
-    assert filled().clear("p", "", Blocker.RATE_LIMITED) == 0
-    assert filled().clear("q", "", Blocker.NONE) == 0
-
-
 def test_other_limits_count_from_the_capture() -> None:
     table = FactTable()
     table.put(fact("p", "", HEALTHY, now=NOW, age=SECOND, ttl=7 * SECOND))

@@ -112,16 +112,6 @@ local function change(keys, argv)
   return {seen(key, time), results}
 end
 
--- Remove rows that may block; how many there were. ARGV: the channel, and the rows' fields.
-local function clear(keys, argv)
-  local key, time, changes = keys[1], now(), {}
-  for _, field in ipairs({unpack(argv, 2)}) do
-    local row = load(key, field)
-    if row and (row[FACT.class] == 'cleared' or row[FACT.class] == 'blocked') then remove(key, field, changes) end
-  end
-  commit(key, argv[1], time, changes)
-  return {seen(key, time), #changes}
-end
 
 local function look(keys)
   return seen(keys[1], now())
@@ -132,6 +122,5 @@ local function read(keys)
 end
 
 redis.register_function('tidegate_facts_change_VERSION', change)
-redis.register_function('tidegate_facts_clear_VERSION', clear)
 redis.register_function{function_name = 'tidegate_facts_look_VERSION', callback = look, flags = {'no-writes'}}
 redis.register_function{function_name = 'tidegate_facts_read_VERSION', callback = read, flags = {'no-writes'}}

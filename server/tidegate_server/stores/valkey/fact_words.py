@@ -88,12 +88,6 @@ def _class_of(value: Value) -> str:
     return "cleared" if value.blocker in CLEARED_BY_AVAILABLE else "blocked"
 
 
-def blocked_fields(provider: str, model: str, blocker: Blocker) -> list[str]:
-    """The fields of the rows that an operator's clearing means (NONE: of every kind)."""
-    kinds = [kind for kind in Blocker if kind] if blocker is Blocker.NONE else [blocker]
-    return [field_of(FactKey(provider, model, "availability", kind.name)) for kind in kinds]
-
-
 def put_words(fact: Fact, now: Instant, clock: ServerClock) -> list[Any]:
     """One item of a batch for the function `change`."""
     row_class = _class_of(fact.value)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 
 from tidegate_server.core.facts import FactGroup, FactTable
 from tidegate_server.core.freshness import is_forgotten
-from tidegate_server.core.model import SECOND, Balance, Blocker, Fact, Instant, Nanos, ObservationResult, Quota
+from tidegate_server.core.model import SECOND, Balance, Fact, Instant, Nanos, ObservationResult, Quota
 from tidegate_server.core.policy import FreshnessLimits
 from tidegate_server.errors import StoreUnavailable
 from tidegate_server.ports import Clock, FactFilter
@@ -23,7 +23,6 @@ from tidegate_server.stores.retraction import is_retracted
 from tidegate_server.stores.valkey.fact_words import (
     MICROSECOND,
     ServerClock,
-    blocked_fields,
     field_of,
     key_of,
     put_words,
@@ -116,7 +115,7 @@ class ValkeyFactStore:
         """See FactStore."""
         if retract is not None:
             self._check_whole()  # what it takes away is looked up in the copy
-        doomed = [f for f in self._table.facts() if retract is not None and is_retracted(f, retract)]
+        doomed = self._table.taken_with(lambda f: is_retracted(f, retract)) if retract is not None else []
         gone = [[field_of(fact.key), fact.identity, fact.collector, -1] for fact in doomed]
         if not self._server_clock.is_known:
             raise StoreUnavailable(_HOLDS)
@@ -126,12 +125,6 @@ class ValkeyFactStore:
         await self._until_seen(seen)
         taken = (ObservationResult.SUPERSEDED, ObservationResult.ACCEPTED)
         return [taken[result] for result in results]
-
-    async def clear(self, provider: str, model: str, blocker: Blocker) -> int:
-        """See FactStore."""
-        seen, cleared = await self._function("clear", self._channel, *blocked_fields(provider, model, blocker))
-        await self._until_seen(seen)
-        return int(cleared)
 
     def relimit(self, limits: FreshnessLimits) -> None:
         """See FactStore."""
