@@ -6,6 +6,7 @@ Everything runs on loopback and ends with this program. The server keeps its sta
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -72,6 +73,16 @@ def first_decision() -> str:
     return f"REFUSED: {admission.message}"
 
 
+def taken_ports() -> list[int]:
+    """The ports that this needs and somebody else has: what answers there is not what we start."""
+    taken = []
+    for port in (int(ADDRESS.rpartition(":")[2]), ENGINE_PORT, ACCOUNTS_PORT):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                taken.append(port)
+    return taken
+
+
 def wait_until_serving(server: "subprocess.Popen[bytes]") -> bool:
     """Whether the server came up."""
     with Client(ADDRESS, token_file=TOKEN) as client:
@@ -96,6 +107,13 @@ def stop(programs: "dict[str, subprocess.Popen[bytes]]") -> None:
 def main() -> int:
     """Run until Ctrl-C, SIGTERM, or the server's end."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if taken := taken_ports():
+        ports = ", ".join(map(str, taken))
+        print(
+            f"127.0.0.1: something listens on {ports} already; is another `make run` on? Stop it first.",
+            file=sys.stderr,
+        )
+        return 1
     programs = {"server": start("server")}
     try:
         if not wait_until_serving(programs["server"]):
