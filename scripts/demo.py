@@ -106,7 +106,8 @@ def stop(programs: "dict[str, subprocess.Popen[bytes]]") -> None:
 
 def main() -> int:
     """Run until Ctrl-C, SIGTERM, or the server's end."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, _interrupt)
     if taken := taken_ports():
         ports = ", ".join(map(str, taken))
         print(
