@@ -75,12 +75,12 @@ class SqliteDatabase:
         self._directory.close()
 
     def _run(self, jobs: Sequence[Job]) -> Sequence[Any]:
-        self._healthy = False
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             answers = [self._one(job) for job in jobs]
             self._connection.execute("COMMIT")
         except BaseException:
+            self._healthy = False
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
