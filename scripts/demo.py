@@ -24,6 +24,8 @@ TOKEN = Path("state") / "local.token"
 READY_WITHIN = 60.0
 PROVIDERS = {"qwen", "claude-primary", "codex", "openrouter"}
 PR_SET_PDEATHSIG = 1
+DRAIN_SECONDS = 15
+"""The grace that a server gives to calls that run when it drains."""
 
 TIDEGATE = str(BIN / "tidegate")
 COMMANDS = {
@@ -74,7 +76,17 @@ def first_decision() -> str:
 
 
 def taken_ports() -> list[int]:
-    """The ports that this needs and somebody else has: what answers there is not what we start."""
+    """The ports that this needs and somebody else has: what answers there is not what we start.
+
+    What a killed run left may still drain, so the ports get the time of a drain to come free.
+    """
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while (taken := _listening()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return taken
+
+
+def _listening() -> list[int]:
     taken = []
     for port in (int(ADDRESS.rpartition(":")[2]), ENGINE_PORT, ACCOUNTS_PORT):
         with socket.socket() as probe:
