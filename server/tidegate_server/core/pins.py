@@ -1,4 +1,4 @@
-"""How a pin is named, written down and recognised (§5 of the contract). Pure.
+"""How a pin is made, named, written down and recognised (§5 of the contract). Pure.
 
 Everything hangs on one secret key. The id of a pin is a keyed hash, so that no worker's id is stored and nobody without
 the key can tell which worker a row belongs to. The record carries a checksum under the same key over id and record
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from sys import intern
 
-from tidegate_server.core.model import CorruptPin, Pin, StoredPin, Tier
+from tidegate_server.core.model import CorruptPin, Pin, StoredPin, Tier, WallTime
+from tidegate_server.core.policy import Candidate, Route
 
 MIN_KEY_BYTES = 32
 """What a key must hold at least: 256 random bits."""
@@ -30,6 +31,23 @@ _PLACES_KEPT = 1024
 _RECORD_FORMAT = 1
 _LENGTH = struct.Struct(">I")
 _TAIL = struct.Struct(">Bq?")  # tier, create_time, retired
+
+
+def new_pin(route: Route, candidate: Candidate, namespace: str, pin_id: bytes, wall: WallTime) -> Pin:
+    """The binding of a worker to a candidate, as it will be stored for ever."""
+    return Pin(
+        pin_id,
+        namespace,
+        route.name,
+        candidate.name,
+        candidate.provider,
+        candidate.model,
+        candidate.tier,
+        candidate.credential_source,
+        route.fingerprint,
+        candidate.binding_fingerprint,
+        wall,
+    )
 
 
 class PinCodec:

@@ -5,8 +5,9 @@ from typing import NamedTuple, Protocol
 
 from tidegate_server.core.decide import Decision, decide, screen
 from tidegate_server.core.flow.model import Granted
-from tidegate_server.core.model import Caller, Pin, RefusalReason, Request, StoredPin, Verdict, WallTime
-from tidegate_server.core.policy import Candidate, Policy, Route
+from tidegate_server.core.model import Caller, RefusalReason, Request, StoredPin, Verdict, WallTime
+from tidegate_server.core.pins import new_pin
+from tidegate_server.core.policy import Policy, Route
 from tidegate_server.core.refusals import FLOW_REQUIRED, Refusal
 from tidegate_server.core.requests import request_faults
 from tidegate_server.errors import FieldViolation, InvalidRequest, NotFound, StoreUnavailable
@@ -242,21 +243,4 @@ def core_request(ask: AdmitAsk) -> Request:
         ask.input_modalities,
         ask.require_pin,
         ask.explain,
-    )
-
-
-def new_pin(route: Route, candidate: Candidate, namespace: str, pin_id: bytes, wall: WallTime) -> Pin:
-    """The binding of a worker to a candidate, as it will be stored for ever."""
-    return Pin(
-        pin_id,
-        namespace,
-        route.name,
-        candidate.name,
-        candidate.provider,
-        candidate.model,
-        candidate.tier,
-        candidate.credential_source,
-        route.fingerprint,
-        candidate.binding_fingerprint,
-        wall,
     )

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tidegate_server.core.decide import Decision, decide
 from tidegate_server.core.facts import group_all
-from tidegate_server.core.model import CorruptPin, Pin, Request, StoredPin, Tier, Verdict
+from tidegate_server.core.model import CorruptPin, Request, StoredPin, Tier, Verdict
+from tidegate_server.core.pins import new_pin
 from tidegate_server.core.policy import Candidate, Route
 from tidegate_server.core.prove.promises import Promise, World, broken_promise
 from tidegate_server.core.prove.states import NOW, State, states_of
@@ -161,28 +162,12 @@ def _pins(route: Route) -> Iterator[tuple[str, StoredPin]]:
     yield "a corrupt pin", CorruptPin(b"pin")
     possible = [c for c in route.candidates if c.tier is not Tier.PAID or route.allow_paid]
     for candidate in possible:
-        yield f"pinned to {candidate.name}", _pin_on(route, candidate)
+        yield f"pinned to {candidate.name}", new_pin(route, candidate, "default", b"pin", 0)
     for candidate in possible[:1]:
-        pin = _pin_on(route, candidate)
+        pin = new_pin(route, candidate, "default", b"pin", 0)
         yield f"a retired pin on {candidate.name}", pin._replace(retired=True)
         yield f"pinned to {candidate.name} under another policy", pin._replace(policy_fingerprint="another")
         yield f"pinned to {candidate.name} as it was before", pin._replace(binding_fingerprint="another")
-
-
-def _pin_on(route: Route, candidate: Candidate) -> Pin:
-    return Pin(
-        b"pin",
-        "default",
-        route.name,
-        candidate.name,
-        candidate.provider,
-        candidate.model,
-        candidate.tier,
-        candidate.credential_source,
-        route.fingerprint,
-        candidate.binding_fingerprint,
-        0,
-    )
 
 
 def describe_request(request: Request) -> str:
